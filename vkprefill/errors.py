@@ -1,0 +1,38 @@
+"""The errors a caller may see. Each message is one line: the thing, what was found, what was wanted.
+
+VkPrefillError
+ +-- GGUFError               the file is damaged or is not a GGUF file
+ +-- UnsupportedModelError   a sound file that this engine cannot run
+ +-- DeviceError             no usable Vulkan device, a lost device, missing or stale shaders
+ |    +-- OutOfMemoryError   the memory bill does not fit
+ +-- ShapeError              arrays or arguments of the wrong shape
+ +-- RequestError            a request that cannot be served: settings, prompts, templates
+"""
+
+
+class VkPrefillError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class GGUFError(VkPrefillError):
+    pass
+
+
+class UnsupportedModelError(VkPrefillError):
+    pass
+
+
+class DeviceError(VkPrefillError):
+    pass
+
+
+class OutOfMemoryError(DeviceError):
+    pass
+
+
+class ShapeError(VkPrefillError):
+    pass
+
+
+class RequestError(VkPrefillError):
+    pass
