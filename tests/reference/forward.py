@@ -1,0 +1,207 @@
+"""A whole `qwen35` file on numpy: HF `modeling_qwen3_5.py` in GGUF's conventions, one function per kind of layer.
+
+Intermediates carry llama.cpp's names, as in tests/data/models/README.md. Weights are read and dequantised by the `gguf`
+package, so that a mistake in the engine's own reader cannot hide here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from tests.reference import activations, attention, conv, delta_rule, linear, norm, rope
+
+
+@dataclass
+class DeltaState:
+    conv: np.ndarray  # [taps - 1, C], oldest first
+    memory: np.ndarray  # [Hv, Dv, Dk]
+
+
+@dataclass
+class KVState:
+    keys: np.ndarray  # [S, G, Dh], rotated
+    values: np.ndarray  # [S, G, Dh]
+    positions: np.ndarray  # int64 [S]
+
+
+State = list[DeltaState | KVState]
+
+
+class ReferenceModel:
+    """`forward` may be called again with the same state and later tokens; intermediates are those of the call."""
+
+    def __init__(self, path: str | Path, dtype: type = np.float64, *, chunk: int = 0):
+        """chunk: tokens per chunk of the delta rule; 0 takes the recurrent form."""
+        reader = gguf.GGUFReader(path)
+
+        def key(name, default=None):
+            field = reader.fields.get("qwen35." + name)
+            return default if field is None else field.contents()
+
+        self.dtype, self.chunk = dtype, chunk
+        self.mtp_blocks = key("nextn_predict_layers", 0)
+        self.layer_count = key("block_count") - self.mtp_blocks
+        self.heads, self.kv_heads = key("attention.head_count"), key("attention.head_count_kv")
+        self.head_size = key("attention.key_length")
+        self.rotary_dims, self.rope_base = key("rope.dimension_count"), key("rope.freq_base")
+        self.eps = key("attention.layer_norm_rms_epsilon")
+        self.conv_taps = key("ssm.conv_kernel")
+        self.key_heads, self.value_heads = key("ssm.group_count"), key("ssm.time_step_rank")
+        self.state_size = key("ssm.state_size")
+        interval, listed = key("full_attention_interval", 4), key("attention.recurrent_layers")
+        self.recurrent = [bool(listed[i]) if listed else (i + 1) % interval != 0 for i in range(self.layer_count)]
+        self.weights = {
+            t.name: linear.dequantise(t.data, t.tensor_type).astype(dtype).reshape(t.shape[::-1].astype(int))
+            for t in reader.tensors
+        }
+
+    def new_state(self) -> State:
+        channels = (2 * self.key_heads + self.value_heads) * self.state_size
+        return [
+            DeltaState(
+                np.zeros((self.conv_taps - 1, channels), self.dtype),
+                np.zeros((self.value_heads, self.state_size, self.state_size), self.dtype),
+            )
+            if recurrent
+            else self.new_kv_state()
+            for recurrent in self.recurrent
+        ]
+
+    def new_kv_state(self) -> KVState:
+        empty = np.zeros((0, self.kv_heads, self.head_size), self.dtype)
+        return KVState(empty, empty, np.zeros(0, np.int64))
+
+    def forward(self, token_ids: Sequence[int], positions: Sequence[int], state: State) -> dict[str, np.ndarray]:
+        """token_ids, positions int [T]; changes `state`. Returns every intermediate; logits are `result_output`."""
+        positions = np.asarray(positions, np.int64)
+        x = self.weights["token_embd.weight"][np.asarray(token_ids)]
+        out = {"model.input_embed": x}
+        for i, recurrent in enumerate(self.recurrent):
+            normed = out[f"attn_norm-{i}"] = self._norm(x, f"blk.{i}.attn_norm")
+            if recurrent:
+                mixed = self._delta_net(normed, state[i], i, out)
+            else:
+                mixed = self._attention(normed, positions, state[i], i, out)
+            x = self._residual_mlp(x, mixed, i, out)
+        out["result_norm"] = self._norm(x, "output_norm")
+        out["result_output"] = self._head(out["result_norm"])
+        return out
+
+    def forward_mtp(
+        self, hidden: np.ndarray, token_ids: Sequence[int], positions: Sequence[int], state: KVState
+    ) -> dict[str, np.ndarray]:
+        """The multi-token prediction block: hidden [T, D] is `result_norm` one position earlier, token_ids the tokens at
+        `positions`; its logits predict the token after them (DeepSeek-V3, section 2.2)."""
+        i = self.layer_count
+        embedded = self._norm(self.weights["token_embd.weight"][np.asarray(token_ids)], f"blk.{i}.nextn.enorm")
+        context = self._norm(np.asarray(hidden, self.dtype), f"blk.{i}.nextn.hnorm")
+        x = self._linear(np.concatenate([embedded, context], axis=-1), f"blk.{i}.nextn.eh_proj")
+        out = {f"mtp_eh_proj-{i}": x}
+        mixed = self._attention(self._norm(x, f"blk.{i}.attn_norm"), np.asarray(positions, np.int64), state, i, out)
+        x = self._residual_mlp(x, mixed, i, out)
+        own_norm = f"blk.{i}.nextn.shared_head_norm"
+        out["h_nextn"] = self._norm(x, own_norm if own_norm + ".weight" in self.weights else "output_norm")
+        out["result_output"] = self._head(out["h_nextn"])
+        return out
+
+    def _linear(self, x: np.ndarray, name: str) -> np.ndarray:
+        return linear.linear(x, self.weights[name + ".weight"])
+
+    def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        return norm.rms_norm(x, self.weights[name + ".weight"], self.eps)
+
+    def _head(self, x: np.ndarray) -> np.ndarray:
+        return self._linear(x, "output" if "output.weight" in self.weights else "token_embd")
+
+    def _residual_mlp(self, x: np.ndarray, mixed: np.ndarray, i: int, out: dict) -> np.ndarray:
+        x = out[f"attn_residual-{i}"] = x + mixed
+        n = out[f"attn_post_norm-{i}"] = self._norm(x, f"blk.{i}.post_attention_norm")
+        inner = activations.swiglu(self._linear(n, f"blk.{i}.ffn_gate"), self._linear(n, f"blk.{i}.ffn_up"))
+        out[f"ffn_swiglu-{i}"] = inner
+        out[f"ffn_out-{i}"] = self._linear(inner, f"blk.{i}.ffn_down")
+        out[f"l_out-{i}"] = x + out[f"ffn_out-{i}"]
+        return out[f"l_out-{i}"]
+
+    def _delta_net(self, n: np.ndarray, state: DeltaState, i: int, out: dict) -> np.ndarray:
+        block, weights = f"blk.{i}.", self.weights
+        size, tokens, key_width = self.state_size, len(n), self.key_heads * self.state_size
+        mixed = self._linear(n, block + "attn_qkv")  # [T, C]: q, k, v, each head-major
+        z = self._linear(n, block + "attn_gate")
+        beta_raw, alpha = self._linear(n, block + "ssm_beta"), self._linear(n, block + "ssm_alpha")
+        beta = activations.sigmoid(beta_raw)
+        step_size = delta_rule.softplus_alpha(alpha, weights[block + "ssm_dt.bias"])
+        decay = delta_rule.log_decay(step_size, weights[block + "ssm_a"])
+
+        convolved = conv.causal_conv(mixed, weights[block + "ssm_conv1d.weight"], state.conv)
+        state.conv = conv.next_state(mixed, state.conv)
+        active = conv.activate(convolved)
+        q = norm.l2_norm(active[:, :key_width].reshape(tokens, self.key_heads, size), self.eps)
+        k = norm.l2_norm(active[:, key_width : 2 * key_width].reshape(tokens, self.key_heads, size), self.eps)
+        v = active[:, 2 * key_width :].reshape(tokens, self.value_heads, size)
+
+        if self.chunk:
+            core, state.memory = delta_rule.chunked(q, k, v, decay, beta, state.memory, self.chunk)
+        else:
+            core, state.memory = delta_rule.recurrent(q, k, v, decay, beta, state.memory)
+        gated = norm.gated_rms_norm(core, z.reshape(core.shape), weights[block + "ssm_norm.weight"], self.eps)
+        gated = gated.reshape(tokens, -1)
+        projected = self._linear(gated, block + "ssm_out")
+        named = {
+            "linear_attn_qkv_mixed": mixed,
+            "z": z,
+            "beta": beta_raw,
+            "beta_sigmoid": beta,
+            "alpha": alpha,
+            "a_softplus": step_size,
+            "gate": decay,
+            "conv_output_raw": convolved,
+            "conv_output_silu": active,
+            "conv_state_last": state.conv.T,
+            "q_conv_predelta": q,
+            "k_conv_predelta": k,
+            "v_conv_predelta": v,
+            "attn_output": core,
+            "new_state": state.memory,
+            "final_output": gated,
+            "linear_attn_out": projected,
+        }
+        out.update({f"{name}-{i}": value for name, value in named.items()})
+        return projected
+
+    def _attention(self, n: np.ndarray, positions: np.ndarray, state: KVState, i: int, out: dict) -> np.ndarray:
+        block, weights, tokens = f"blk.{i}.", self.weights, len(n)
+        joint = self._linear(n, block + "attn_q")
+        q, gate = attention.split_query_gate(joint, self.heads, self.head_size)
+        k = self._linear(n, block + "attn_k").reshape(tokens, self.kv_heads, self.head_size)
+        v = self._linear(n, block + "attn_v").reshape(tokens, self.kv_heads, self.head_size)
+        q_normed = norm.rms_norm(q, weights[block + "attn_q_norm.weight"], self.eps)
+        k_normed = norm.key_norm(k, weights[block + "attn_k_norm.weight"], self.eps)
+        q_rotated = rope.rotate(q_normed, positions, self.rotary_dims, self.rope_base)
+        k_rotated = rope.rotate(k_normed, positions, self.rotary_dims, self.rope_base)
+        state.keys = np.concatenate([state.keys, k_rotated])
+        state.values = np.concatenate([state.values, v])
+        state.positions = np.concatenate([state.positions, positions])
+
+        heads, rows = attention.attend(q_rotated, state.keys, state.values, positions, state.positions)
+        ungated, factor = heads.reshape(tokens, -1), attention.output_gate(gate)
+        gated = ungated * factor
+        projected = self._linear(gated, block + "attn_output")
+        named = {
+            "Qcur_full": joint,
+            "Qcur_normed": q_normed,
+            "Kcur_normed": k_normed,
+            "Qcur": q_rotated,
+            "Kcur": k_rotated,
+            "Vcur": v,
+            "gate_reshaped": gate,
+            "gate_sigmoid": factor,
+            "kq_soft_max": rows,
+            "attn_pregate": ungated,
+            "attn_gated": gated,
+            "attn_output": projected,
+        }
+        out.update({f"{name}-{i}": value for name, value in named.items()})
+        return projected
