@@ -1,0 +1,87 @@
+"""The barrier operation: right results, and clean under the validation layer's synchronisation checks.
+
+A CPU driver runs dispatches in order, so results alone prove nothing there: the layer must also complain when the barrier
+is left out. Each case is a process of its own: the layer is chosen by environment variables, and a crash fails one test.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECK = ROOT / "native" / "barrier_check.py"
+
+LAYER_SETTINGS = """\
+khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
+khronos_validation.report_flags = error,warn
+khronos_validation.log_filename = stdout
+khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
+"""
+
+
+def load_build_barrier():
+    spec = importlib.util.spec_from_file_location("build_barrier", ROOT / "tools" / "build_barrier.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def spirv(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("barrier") / "check.spv"
+    load_build_barrier().compile_check_shader(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def barrier() -> Path:
+    files = list((ROOT / "vkprefill").glob("_barrier*.so"))
+    if not files:
+        pytest.skip("the barrier operation is not built (tools/build_barrier.py)")
+    return files[0]
+
+
+def run_check(barrier: Path, spirv: Path, *options: str, settings: Path | None = None) -> str:
+    """Output of the check in a child process, under the validation layer where `settings` is given."""
+    environment = dict(os.environ)
+    if settings is not None:
+        settings.write_text(LAYER_SETTINGS)
+        environment |= {
+            "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
+            "VK_LAYER_SETTINGS_PATH": str(settings),
+        }
+    command = [sys.executable, str(CHECK), str(barrier), str(spirv), *options]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_thousand_dependent_dispatches_are_exact(barrier, spirv):
+    assert "right" in run_check(barrier, spirv, "--dispatches", "1000").split()
+
+
+def test_missing_barrier_is_reported(barrier, spirv, tmp_path):
+    """Shows that the checker is alive; without this the next test could pass for want of a layer."""
+    output = run_check(barrier, spirv, "--dispatches", "2", "--no-barrier", settings=tmp_path / "vk_layer_settings.txt")
+    assert "SYNC-HAZARD-READ-AFTER-WRITE" in output, output
+
+
+def test_barrier_is_clean_under_synchronisation_validation(barrier, spirv, tmp_path):
+    output = run_check(barrier, spirv, "--dispatches", "8", settings=tmp_path / "vk_layer_settings.txt")
+    complaints = [line for line in output.splitlines() if "VUID-" in line or "SYNC-HAZARD" in line]
+    assert complaints == []
+
+
+def test_failed_build_leaves_no_file(tmp_path, monkeypatch, capsys):
+    build_barrier = load_build_barrier()
+    output = tmp_path / "_barrier.so"
+    output.write_bytes(b"left by an earlier build")
+    monkeypatch.setattr(sys, "argv", ["build_barrier.py", str(output)])
+    monkeypatch.setenv("CXX", "/bin/false")
+    assert build_barrier.main() == 1
+    assert list(tmp_path.iterdir()) == []
+    assert "one submission per dependency level" in capsys.readouterr().err
