@@ -55,8 +55,8 @@ def recurrent(q, k, v, log_decay, beta, state):
 def chunked(q, k, v, log_decay, beta, state, chunk: int = 64):
     """The same in chunks. Within one, with G the inclusive sum of g and D[t, s] = e^(G_t - G_s) for s <= t:
 
-        A = tril(beta_t D[t, s] k_t.k_s, -1);   (I + A) U = beta V - beta e^G K M^T
-        O = e^G Q M^T + (Q K^T * D) U;   M <- e^(G_last) M + U^T (e^(G_last - G) K)
+    A = tril(beta_t D[t, s] k_t.k_s, -1);   (I + A) U = beta V - beta e^G K M^T
+    O = e^G Q M^T + (Q K^T * D) U;   M <- e^(G_last) M + U^T (e^(G_last - G) K)
     """
     heads = key_heads(v.shape[1], k.shape[1])
     q, k = q[:, heads] * query_scale(q.shape[-1]), k[:, heads]

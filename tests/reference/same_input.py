@@ -64,11 +64,18 @@ ELEMENTWISE, REDUCTION = fixtures.SAME_INPUT_ELEMENTWISE, fixtures.SAME_INPUT_RE
 OPERATIONS = (
     Operation("conv_output_raw", ("linear_attn_qkv_mixed",), ELEMENTWISE, _conv),
     Operation("conv_output_silu", ("conv_output_raw",), ELEMENTWISE, lambda m, i, x: conv.activate(x)),
-    Operation("q_conv_predelta", ("conv_output_silu",), ELEMENTWISE, lambda m, i, x: norm.l2_norm(_heads(m, x, 0), m.eps)),
-    Operation("k_conv_predelta", ("conv_output_silu",), ELEMENTWISE, lambda m, i, x: norm.l2_norm(_heads(m, x, 1), m.eps)),
+    Operation(
+        "q_conv_predelta", ("conv_output_silu",), ELEMENTWISE, lambda m, i, x: norm.l2_norm(_heads(m, x, 0), m.eps)
+    ),
+    Operation(
+        "k_conv_predelta", ("conv_output_silu",), ELEMENTWISE, lambda m, i, x: norm.l2_norm(_heads(m, x, 1), m.eps)
+    ),
     Operation("beta_sigmoid", ("beta",), ELEMENTWISE, lambda m, i, x: activations.sigmoid(x)),
     Operation(
-        "a_softplus", ("alpha",), ELEMENTWISE, lambda m, i, x: delta_rule.softplus_alpha(x, _weight(m, i, "ssm_dt.bias"))
+        "a_softplus",
+        ("alpha",),
+        ELEMENTWISE,
+        lambda m, i, x: delta_rule.softplus_alpha(x, _weight(m, i, "ssm_dt.bias")),
     ),
     Operation("gate", ("a_softplus",), ELEMENTWISE, lambda m, i, x: delta_rule.log_decay(x, _weight(m, i, "ssm_a"))),
     Operation(
@@ -92,7 +99,9 @@ OPERATIONS = (
 )
 
 
-def operations(model: ReferenceModel, case: fixtures.Case) -> Iterator[tuple[Operation, int, list[np.ndarray], np.ndarray]]:
+def operations(
+    model: ReferenceModel, case: fixtures.Case
+) -> Iterator[tuple[Operation, int, list[np.ndarray], np.ndarray]]:
     """Operation, layer, float64 inputs and stored output, wherever `case` stores them all (p7: every layer)."""
     for layer in range(model.layer_count):
         for operation in OPERATIONS:
