@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# Sets up .venv/ with everything that the engine and its tests need. Run by `make setup`; safe to run again: a step whose
+# inputs have not changed is skipped. PYTHON=/path/to/python chooses the Python (3.10 or newer).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV=$PWD/.venv
+STATE=$VENV/.setup        # per step: the key it was last run with, and its log
+KP_VERSION=0.9.0
+PYBIND11_VERSION=2.13.6   # the oldest that works with every numpy is 2.12
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
+
+# run_logged NAME COMMAND...: its output goes to a log; on failure shows the log's end and stops.
+run_logged() {
+    local name=$1 log status
+    shift
+    mkdir -p build
+    log=$PWD/build/setup-$name.log
+    set +e
+    (set -e; "$@") >"$log" 2>&1
+    status=$?
+    set -e
+    if [ $status -ne 0 ]; then
+        tail -n 25 "$log" >&2
+        fail "step '$name' failed; its log is $log"
+    fi
+}
+
+# step NAME KEY DESCRIPTION COMMAND...: runs the command unless it was last run with the same key.
+step() {
+    local name=$1 key=$2 description=$3
+    shift 3
+    if [ "$(cat "$STATE/$name" 2>/dev/null)" = "$key" ]; then return; fi
+    say "$description"
+    rm -f "$STATE/$name"
+    run_logged "$name" "$@"
+    printf '%s' "$key" >"$STATE/$name"
+}
+
+# hash_of FILE...: one hash over the contents of files and folders.
+hash_of() { find "$@" -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16; }
+
+find_python() {
+    local python
+    for python in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            "$python" -c 'import sys; print(sys.executable)'
+            return
+        fi
+    done
+    fail "no Python of version 3.10 or newer found (${PYTHON:-python3, python3.10 to python3.13}); set PYTHON=/path/to/it"
+}
+
+# ---- what the system must have: each need is tested for itself, so that no package manager is asked when all is there
+
+has_header() { printf '#if !__has_include(<%s>)\n#error missing\n#endif\n' "$1" | c++ -E -x c++ - >/dev/null 2>&1; }
+has_python_headers() {
+    "$PYTHON" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
+}
+has_vulkan_driver() { ls /usr/share/vulkan/icd.d/*.json /usr/local/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json; }
+has_validation_layer() { ls /usr/share/vulkan/explicit_layer.d/*alidation*.json /etc/vulkan/explicit_layer.d/*alidation*.json; }
+
+MISSING=()    # Debian's names of the packages that lack
+NEEDS=()      # what they are for, in words
+# need PACKAGE WHAT TEST...
+need() {
+    local package=$1 what=$2
+    shift 2
+    if ! "$@" >/dev/null 2>&1; then
+        MISSING+=("$package")
+        NEEDS+=("$what ($package)")
+    fi
+}
+
+check_system() {
+    MISSING=() NEEDS=()
+    local version glsl=glslc
+    version=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    if ! apt-cache show glslc >/dev/null 2>&1; then glsl=glslang-tools; fi    # Ubuntu 22.04 has no package glslc
+    need "python$version-venv" "venv and pip for Python $version" "$PYTHON" -c 'import venv, ensurepip'
+    need "python$version-dev" "C headers of Python $version" has_python_headers
+    need g++ "a C++ compiler" command -v c++
+    need cmake "CMake" command -v cmake
+    need libvulkan-dev "the Vulkan loader with its C++ headers" has_header vulkan/vulkan.hpp
+    need libfmt-dev "the fmt library" has_header fmt/core.h
+    need "$glsl" "a GLSL compiler, glslc or glslangValidator" sh -c 'command -v glslc || command -v glslangValidator'
+    need mesa-vulkan-drivers "a Vulkan driver" has_vulkan_driver
+    need vulkan-validationlayers "the Vulkan validation layer, for the tests" has_validation_layer
+    need spirv-tools "spirv-val, for the tests" command -v spirv-val
+}
+
+install_system_packages() {
+    check_system
+    if [ ${#MISSING[@]} -eq 0 ]; then return; fi
+    if ! command -v apt-get >/dev/null; then
+        say "missing on this system, please install:"
+        printf '  - %s\n' "${NEEDS[@]}"
+        fail "then run this again (names in brackets are Debian's packages)"
+    fi
+    local sudo=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || fail "needs root for: apt-get install ${MISSING[*]}"
+        sudo=(sudo)
+    fi
+    say "refreshing apt's package lists"
+    run_logged apt-update "${sudo[@]}" apt-get update -q
+    check_system    # package names may be known only now
+    say "installing by apt: ${MISSING[*]}"
+    run_logged apt-install "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends "${MISSING[@]}"
+    check_system
+    if [ ${#MISSING[@]} -ne 0 ]; then
+        printf '  - %s\n' "${NEEDS[@]}" >&2
+        fail "still missing after apt-get install"
+    fi
+}
+
+# ---- what goes into .venv
+
+make_venv() { "$PYTHON" -m venv --clear "$VENV"; }
+
+install_build_tools() { pip install 'setuptools>=64' wheel "pybind11==$PYBIND11_VERSION"; }
+
+# kp's source package, built against the system's headers instead of downloaded ones, with two lines of its setup.py mended:
+# a comma is missing, without which CMake takes the first Python it finds; and kp works with numpy 2 when built with
+# pybind11 2.12 or newer, which matters where numpy 1 has no wheels (Python 3.13).
+build_kp() {
+    rm -rf build/kp
+    mkdir -p build/kp
+    pip download --no-deps --no-binary kp --dest build/kp "kp==$KP_VERSION"
+    tar -xzf "build/kp/kp-$KP_VERSION.tar.gz" -C build/kp
+    local source=build/kp/kp-$KP_VERSION
+    sed -i "s/\(-DKOMPUTE_OPT_DISABLE_VULKAN_VERSION_CHECK=ON'\)\$/\1,/" "$source/setup.py"
+    if python -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then
+        sed -i 's/"numpy<2.0.0"/"numpy"/' "$source/setup.py"
+    fi
+    pybind11_DIR=$(python -m pybind11 --cmakedir) \
+    KOMPUTE_OPT_INSTALL=OFF \
+    KOMPUTE_OPT_USE_BUILT_IN_VULKAN_HEADER=OFF \
+    KOMPUTE_OPT_USE_BUILT_IN_FMT=OFF \
+    KOMPUTE_OPT_USE_BUILT_IN_PYBIND11=OFF \
+    KOMPUTE_OPT_DISABLE_VULKAN_VERSION_CHECK=ON \
+    KOMPUTE_OPT_DISABLE_VK_DEBUG_LAYERS=ON \
+    KOMPUTE_PYTHON_NUM_PARALLEL_THREADS=$(nproc) \
+        pip install --no-build-isolation "./$source"
+    python -c 'import kp'
+    rm -rf build/kp
+}
+
+install_package() { pip install -v --no-build-isolation --editable '.[test,dev]'; }
+
+PYTHON=$(find_python)
+install_system_packages
+
+python_id=$("$PYTHON" -c 'import sys; print(sys.executable, sys.version_info[:3])')
+if [ "$(cat "$STATE/venv" 2>/dev/null)" != "$python_id" ]; then
+    say "creating .venv with $PYTHON"
+    run_logged venv make_venv
+    mkdir -p "$STATE"
+    printf '%s' "$python_id" >"$STATE/venv"
+fi
+export PATH=$VENV/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+unset PYTHONPATH PYTHONHOME
+
+kp_key="$KP_VERSION pybind11 $PYBIND11_VERSION"
+package_key="$kp_key $(hash_of pyproject.toml setup.py native tools/build_barrier.py)"
+step build-tools "$kp_key" "installing pip's build tools and pybind11" install_build_tools
+step kp "$kp_key" "building kp $KP_VERSION from source (one to two minutes)" build_kp
+step shaders "$(hash_of shaders tools/compile_shaders.py)" "compiling the shaders" python tools/compile_shaders.py
+step package "$package_key" "installing vkprefill with its dependencies, building its barrier operation" install_package
+if ! ls vkprefill/_barrier*.so >/dev/null 2>&1; then
+    say "the barrier operation could not be built (reason in build/setup-package.log):"
+    say "the engine will use one submission per dependency level, with the same results but slower decode"
+fi
+say "done"
