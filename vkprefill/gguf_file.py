@@ -298,7 +298,7 @@ def _refuse_split(metadata: dict[str, object], label: str) -> None:
     count = metadata.get("split.count", 1)
     if isinstance(count, int) and count > 1:
         raise UnsupportedModelError(
-            f"{label}: one part of a model split into {count}; merge them first: llama-gguf-split --merge FIRST_PART OUT"
+            f"{label}: one part of a model split into {count}; merge them: llama-gguf-split --merge FIRST_PART OUT"
         )
 
 
