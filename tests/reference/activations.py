@@ -9,7 +9,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """x sigmoid(x): Elfwing et al. 2017, equation 8."""
+    """x sigmoid(x): Elfwing et al. 2017."""
     return x * sigmoid(x)
 
 

@@ -34,5 +34,5 @@ def attend(q, keys, values, query_positions, key_positions) -> tuple[np.ndarray,
 
 
 def output_gate(gate: np.ndarray) -> np.ndarray:
-    """gate [T, H * Dh] -> the factor of the attention output: a sigmoid, not silu (Qiu et al. 2025, Gated Attention)."""
+    """gate [T, H * Dh] -> the factor of the attention output: sigmoid, not silu (Qiu et al. 2025, Gated Attention)."""
     return activations.sigmoid(gate)

@@ -1,13 +1,14 @@
-"""Gated delta rule: Yang et al. 2024 (Gated Delta Networks), equation 10; chunked form after section 3.3 of that paper.
+"""Gated delta rule: Yang et al. 2024 (Gated Delta Networks), equation 10; chunked form derived from it.
 
 One value head, state M [Dv, Dk], value index first, log decay g <= 0, write strength beta:
 
     M <- e^g M;   u = beta (v - M k);   M <- M + u k^T;   o = M q / sqrt(Dk)
 
-Value heads are in GGUF order (tiled): head h uses key head h mod Hk. HF and MLX order them by key head: h div (Hv / Hk).
+Value heads are in GGUF order (tiled): head h uses key head h mod Hk. HF and MLX order them by key head:
+h div (Hv / Hk).
 
-Arguments of both forms: q, k [T, Hk, Dk] after the l2 norm, v [T, Hv, Dv], log_decay and beta [T, Hv], state [Hv, Dv, Dk];
-they return the outputs [T, Hv, Dv] and the new state.
+Arguments of both forms: q, k [T, Hk, Dk] after the l2 norm, v [T, Hv, Dv], log_decay and beta [T, Hv], state
+[Hv, Dv, Dk]; they return the outputs [T, Hv, Dv] and the new state.
 """
 
 import numpy as np
@@ -35,7 +36,9 @@ def log_decay(step_size: np.ndarray, ssm_a: np.ndarray) -> np.ndarray:
 
 
 def step(state, q, k, v, log_decay, beta):
-    """One token, all heads: q, k [Hv, Dk] (q scaled), v [Hv, Dv], log_decay, beta [Hv] -> output [Hv, Dv], new state."""
+    """One token, all heads: q, k [Hv, Dk] (q scaled), v [Hv, Dv], log_decay, beta [Hv].
+
+    Returns the output [Hv, Dv] and the new state."""
     state = state * np.exp(log_decay)[:, None, None]
     correction = beta[:, None] * (v - np.matmul(state, k[..., None])[..., 0])
     state = state + correction[:, :, None] * k[:, None, :]

@@ -25,7 +25,7 @@ ROTARY_BASE, ROTARY_PER_POSITION = 1e-5, 3e-7
 
 @dataclass(frozen=True)
 class Case:
-    """One prompt, cut into `calls` (tokens per call), and llama.cpp's arrays by name (float32, last rows of the case)."""
+    """One prompt, cut into `calls` (tokens per call), and llama.cpp's arrays (float32, last rows) by name."""
 
     model: str
     name: str

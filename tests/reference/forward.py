@@ -93,8 +93,8 @@ class ReferenceModel:
     def forward_mtp(
         self, hidden: np.ndarray, token_ids: Sequence[int], positions: Sequence[int], state: KVState
     ) -> dict[str, np.ndarray]:
-        """The multi-token prediction block: hidden [T, D] is `result_norm` one position earlier, token_ids the tokens at
-        `positions`; its logits predict the token after them (DeepSeek-V3, section 2.2)."""
+        """The multi-token prediction block: hidden [T, D] is `result_norm` one position earlier, token_ids the tokens
+        at `positions`; its logits predict the token after them (DeepSeek-V3, section 2.2)."""
         i = self.layer_count
         embedded = self._norm(self.weights["token_embd.weight"][np.asarray(token_ids)], f"blk.{i}.nextn.enorm")
         context = self._norm(np.asarray(hidden, self.dtype), f"blk.{i}.nextn.hnorm")

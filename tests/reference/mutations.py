@@ -1,8 +1,8 @@
 """Mistakes a reader of the model's description could make, each as a swap of one or two functions of the reference.
 
-They show that the tests would notice: a wrong reference must disagree with llama.cpp's arrays by more than the limit the
-engine's tests use, so an engine with that mistake cannot pass. `with mutation.apply():` makes the mistake in every caller
-that goes through the modules (a `ReferenceModel` built before included) and undoes it on leaving.
+They show that the tests would notice: a wrong reference must disagree with llama.cpp's arrays by more than the limit of
+the engine's tests, so an engine with that mistake cannot pass. `with mutation.apply():` makes the mistake in every
+caller that goes through the modules (a `ReferenceModel` built before included) and undoes it on leaving.
 """
 
 import contextlib
@@ -35,13 +35,8 @@ class Mutation:
 
 
 # The right functions, for wrong ones that only change an argument.
-_rms_norm, _l2_norm, _rotate, _causal_conv, _angles = (
-    norm.rms_norm,
-    norm.l2_norm,
-    rope.rotate,
-    conv.causal_conv,
-    rope.angles,
-)
+_rms_norm, _l2_norm, _causal_conv = norm.rms_norm, norm.l2_norm, conv.causal_conv
+_rotate, _angles = rope.rotate, rope.angles
 
 
 def _decay_after_update(state, q, k, v, log_decay, beta):
@@ -83,16 +78,12 @@ def _all_visible(query_positions, key_positions):
 
 
 MUTATIONS = (
-    Mutation(
-        "key heads of value heads grouped", ((delta_rule, "key_heads", lambda hv, hk: np.arange(hv) // (hv // hk)),)
-    ),
+    Mutation("key heads grouped", ((delta_rule, "key_heads", lambda hv, hk: np.arange(hv) // (hv // hk)),)),
     Mutation("convolution taps reversed", ((conv, "causal_conv", lambda x, w, s: _causal_conv(x, w[:, ::-1], s)),)),
     Mutation("convolution state lost between calls", ((conv, "next_state", lambda x, state: np.zeros_like(state)),)),
     Mutation("no silu after the convolution", ((conv, "activate", lambda y: y),)),
     Mutation("query of the delta rule not scaled", ((delta_rule, "query_scale", lambda size: 1.0),)),
-    Mutation(
-        "epsilon of the l2 norm added to the mean", ((norm, "l2_norm", lambda x, eps: _l2_norm(x, eps * x.shape[-1])),)
-    ),
+    Mutation("l2 epsilon added to the mean", ((norm, "l2_norm", lambda x, eps: _l2_norm(x, eps * x.shape[-1])),)),
     Mutation("no dt bias", ((delta_rule, "softplus_alpha", lambda alpha, dt_bias: activations.softplus(alpha)),)),
     Mutation(
         "decay after the update", ((delta_rule, "step", _decay_after_update), (delta_rule, "chunked", _recurrent_only))

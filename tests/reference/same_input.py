@@ -1,7 +1,7 @@
 """Single operations with llama.cpp's input and llama.cpp's output: the p7 case stores both.
 
-A shader fed with `inputs` must give `expected`; the limit is that of one float32 kernel on the same input. These see what
-the whole model hides, such as the place of an epsilon.
+A shader fed with the inputs must give the output; the limit is that of one float32 kernel on the same input. These see
+what the whole model hides, such as the place of an epsilon.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,6 +31,18 @@ def _weight(model: ReferenceModel, layer: int, name: str) -> np.ndarray:
 def _heads(model: ReferenceModel, active: np.ndarray, first: int) -> np.ndarray:
     width = model.key_heads * model.state_size
     return active[:, first * width : (first + 1) * width].reshape(len(active), model.key_heads, model.state_size)
+
+
+def _l2_norm_query(model, layer, active):
+    return norm.l2_norm(_heads(model, active, 0), model.eps)
+
+
+def _l2_norm_key(model, layer, active):
+    return norm.l2_norm(_heads(model, active, 1), model.eps)
+
+
+def _step_size(model, layer, alpha):
+    return delta_rule.softplus_alpha(alpha, _weight(model, layer, "ssm_dt.bias"))
 
 
 def _conv(model, layer, x):
@@ -64,18 +76,14 @@ ELEMENTWISE, REDUCTION = fixtures.SAME_INPUT_ELEMENTWISE, fixtures.SAME_INPUT_RE
 OPERATIONS = (
     Operation("conv_output_raw", ("linear_attn_qkv_mixed",), ELEMENTWISE, _conv),
     Operation("conv_output_silu", ("conv_output_raw",), ELEMENTWISE, lambda m, i, x: conv.activate(x)),
-    Operation(
-        "q_conv_predelta", ("conv_output_silu",), ELEMENTWISE, lambda m, i, x: norm.l2_norm(_heads(m, x, 0), m.eps)
-    ),
-    Operation(
-        "k_conv_predelta", ("conv_output_silu",), ELEMENTWISE, lambda m, i, x: norm.l2_norm(_heads(m, x, 1), m.eps)
-    ),
+    Operation("q_conv_predelta", ("conv_output_silu",), ELEMENTWISE, _l2_norm_query),
+    Operation("k_conv_predelta", ("conv_output_silu",), ELEMENTWISE, _l2_norm_key),
     Operation("beta_sigmoid", ("beta",), ELEMENTWISE, lambda m, i, x: activations.sigmoid(x)),
     Operation(
         "a_softplus",
         ("alpha",),
         ELEMENTWISE,
-        lambda m, i, x: delta_rule.softplus_alpha(x, _weight(m, i, "ssm_dt.bias")),
+        _step_size,
     ),
     Operation("gate", ("a_softplus",), ELEMENTWISE, lambda m, i, x: delta_rule.log_decay(x, _weight(m, i, "ssm_a"))),
     Operation(
