@@ -59,8 +59,7 @@ has_header() { printf '#if !__has_include(<%s>)\n#error missing\n#endif\n' "$1" 
 has_python_headers() {
     "$PYTHON" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 }
-has_vulkan_driver() { ls /usr/share/vulkan/icd.d/*.json /usr/local/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json; }
-has_validation_layer() { ls /usr/share/vulkan/explicit_layer.d/*alidation*.json /etc/vulkan/explicit_layer.d/*alidation*.json; }
+has_json() { compgen -G "/usr/share/vulkan/$1" || compgen -G "/usr/local/share/vulkan/$1" || compgen -G "/etc/vulkan/$1"; }
 
 MISSING=()    # Debian's names of the packages that lack
 NEEDS=()      # what they are for, in words
@@ -86,8 +85,8 @@ check_system() {
     need libvulkan-dev "the Vulkan loader with its C++ headers" has_header vulkan/vulkan.hpp
     need libfmt-dev "the fmt library" has_header fmt/core.h
     need "$glsl" "a GLSL compiler, glslc or glslangValidator" sh -c 'command -v glslc || command -v glslangValidator'
-    need mesa-vulkan-drivers "a Vulkan driver" has_vulkan_driver
-    need vulkan-validationlayers "the Vulkan validation layer, for the tests" has_validation_layer
+    need mesa-vulkan-drivers "a Vulkan driver" has_json 'icd.d/*.json'
+    need vulkan-validationlayers "the Vulkan validation layer, for the tests" has_json 'explicit_layer.d/*alidation*.json'
     need spirv-tools "spirv-val, for the tests" command -v spirv-val
 }
 
