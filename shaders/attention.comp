@@ -1,0 +1,140 @@
+// attention: causal grouped-query softmax attention over the cache, one pass over the keys (online softmax).
+//
+//   0  step     [..]             u32  in   word 0 = num_tokens, word 1 = cache_len before this call
+//   1  q        [T, H, Dh]       f32  in
+//   2  k_cache  [G, Dh / 4, S']  in   KV words; the rows of this call are already stored
+//   3  v_cache  [G, S', Dh / 4]  in
+//   4  y        [T, H, Dh]       f32  out  SPLITS > 1: [SPLITS, T, H, Dh], each split normalised by its own sum
+//   5  part     [SPLITS, T, H]   vec2 out  SPLITS > 1: (maximum, sum of exponentials) of the split, for attention_merge
+//
+// Query head h reads KV head h / (H / G). The query of token t sees slots 0 .. cache_len + t: positions increase, so the order of the
+// slots is the order of the positions. A workgroup takes TQ rows, a row being one (token, head of the group), and all
+// keys of its split in tiles of LOCAL_SIZE * KP: first lanes over keys (scores), then lanes over the head's values (weighted sum).
+//
+// Grid: (ceil(T * H / G / TQ), G, SPLITS). Nothing grows with T x S. Source: online softmax, Milakov & Gimelshein 2018 (arXiv 1805.02867);
+// FlashAttention, Dao et al. 2022 (arXiv 2205.14135). Reference: tests/reference/attention.py.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+
+layout(constant_id = 0) const uint LOCAL_SIZE = 64;
+layout(constant_id = 1) const uint H = 8;
+layout(constant_id = 2) const uint G = 2;
+layout(constant_id = 3) const uint Dh = 256;
+layout(constant_id = 4) const uint SLOTS = 4096;  // S', the slots the cache was made for
+layout(constant_id = 5) const float SCALE = 0.0625;
+layout(constant_id = 6) const uint SPLITS = 1;
+layout(constant_id = 7) const uint TQ = 8;
+layout(constant_id = 8) const uint KP = 4;  // keys of an invocation in a tile; a multiple of 4
+layout(constant_id = 9) const uint DV = 1;  // words of 4 values of an invocation: ceil(Dh / 4 / LOCAL_SIZE)
+layout(local_size_x_id = 0) in;
+
+#include "kv.glsl"
+#include "reduce.glsl"
+
+layout(binding = 0) readonly buffer Step { uint step_words[]; };
+layout(binding = 1) readonly buffer Q { vec4 q[]; };
+layout(binding = 2) readonly buffer KCache { KV_WORD k_cache[]; };
+layout(binding = 3) readonly buffer VCache { KV_WORD v_cache[]; };
+layout(binding = 4) writeonly buffer Y { vec4 y[]; };
+layout(binding = 5) writeonly buffer Part { vec2 part[]; };
+
+const uint TILE = LOCAL_SIZE * KP, D4 = Dh / 4u, HEADS = H / G;  // HEADS: query heads of one KV head
+const float NEVER = -1e30;  // below every score; exp(NEVER - score) = 0
+
+shared vec4 probs[TQ * TILE / 4u];
+
+void main() {
+    const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step_words[0], cache_len = step_words[1];
+    const uint first = gl_WorkGroupID.x * TQ, rows = num_tokens * HEADS;
+    if (first >= rows) return;
+
+    uint row_q[TQ], limit[TQ];  // where a row's query starts; its last visible slot
+    [[unroll]] for (uint r = 0; r < TQ; r++) {
+        const uint row = min(first + r, rows - 1u), t = row / HEADS;
+        row_q[r] = (t * H + g * HEADS + row % HEADS) * D4;
+        limit[r] = cache_len + t;
+    }
+    const uint keys = limit[TQ - 1u] + 1u;  // rows are in token order: the last sees most
+    const uint per_split = (keys + SPLITS * TILE - 1u) / (SPLITS * TILE) * TILE;
+    const uint begin = gl_WorkGroupID.z * per_split, end = min(begin + per_split, keys);
+
+    float best[TQ], sum[TQ];
+    vec4 acc[TQ * DV];
+    [[unroll]] for (uint r = 0; r < TQ; r++) {
+        best[r] = NEVER;
+        sum[r] = 0.0;
+        [[unroll]] for (uint c = 0; c < DV; c++) acc[r * DV + c] = vec4(0.0);
+    }
+
+    [[dont_unroll]] for (uint tile = begin; tile < end; tile += TILE) {
+        // Scores: this invocation has the keys tile + lane + c * LOCAL_SIZE.
+        float s[TQ * KP];
+        uint key[KP];
+        [[unroll]] for (uint i = 0; i < TQ * KP; i++) s[i] = 0.0;
+        [[unroll]] for (uint c = 0; c < KP; c++) key[c] = g * D4 * SLOTS + min(tile + lane + c * LOCAL_SIZE, end - 1u);
+        [[dont_unroll]] for (uint d = 0; d < D4; d++) {
+            vec4 k[KP];
+            [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(k_cache[key[c] + d * SLOTS]);
+            [[unroll]] for (uint r = 0; r < TQ; r++) {
+                const vec4 a = q[row_q[r] + d];
+                [[unroll]] for (uint c = 0; c < KP; c++) {
+                    float v = s[r * KP + c];
+                    v = fma(a.x, k[c].x, v); v = fma(a.y, k[c].y, v); v = fma(a.z, k[c].z, v); v = fma(a.w, k[c].w, v);
+                    s[r * KP + c] = v;
+                }
+            }
+        }
+        // Probabilities relative to the running maximum.
+        [[unroll]] for (uint r = 0; r < TQ; r++) {
+            float top = NEVER;
+            [[unroll]] for (uint c = 0; c < KP; c++) {
+                const uint slot = tile + lane + c * LOCAL_SIZE;
+                const float v = slot <= limit[r] && slot < end ? s[r * KP + c] * SCALE : NEVER;
+                s[r * KP + c] = v;
+                top = max(top, v);
+            }
+            top = max(best[r], workgroup_max(top));
+            const float fade = exp(best[r] - top);
+            best[r] = top;
+            sum[r] *= fade;
+            [[unroll]] for (uint c = 0; c < DV; c++) acc[r * DV + c] *= fade;
+            [[unroll]] for (uint c = 0; c < KP; c++) {
+                // A split with no visible key keeps top = NEVER; its weight must still be 0, not exp(0).
+                const float p = s[r * KP + c] > NEVER ? exp(s[r * KP + c] - top) : 0.0;
+                sum[r] += p;
+                const uint i = lane + c * LOCAL_SIZE;
+                probs[(r * TILE + i) / 4u][i & 3u] = p;
+            }
+        }
+        barrier();
+        // Weighted sum: this invocation has the words lane + c * LOCAL_SIZE of the head's values.
+        const uint tile_end = min(tile + TILE, end);
+        [[dont_unroll]] for (uint j = tile; j < tile_end; j += 4u) {
+            vec4 v[4 * DV];
+            [[unroll]] for (uint i = 0; i < 4u; i++) {
+                const uint slot = (g * SLOTS + min(j + i, end - 1u)) * D4;
+                [[unroll]] for (uint c = 0; c < DV; c++) v[i * DV + c] = kv_unpack(v_cache[slot + min(lane + c * LOCAL_SIZE, D4 - 1u)]);
+            }
+            [[unroll]] for (uint r = 0; r < TQ; r++) {
+                const vec4 p = probs[(r * TILE + j - tile) / 4u];
+                [[unroll]] for (uint c = 0; c < DV; c++) {
+                    vec4 a = acc[r * DV + c];
+                    a = fma(vec4(p.x), v[c], a); a = fma(vec4(p.y), v[DV + c], a);
+                    a = fma(vec4(p.z), v[2u * DV + c], a); a = fma(vec4(p.w), v[3u * DV + c], a);
+                    acc[r * DV + c] = a;
+                }
+            }
+        }
+        barrier();
+    }
+
+    [[unroll]] for (uint r = 0; r < TQ; r++) {
+        const float total = workgroup_sum(sum[r]);
+        if (first + r >= rows) continue;
+        const uint o = gl_WorkGroupID.z * num_tokens * H * D4 + row_q[r];
+        [[unroll]] for (uint c = 0; c < DV; c++)
+            if (lane + c * LOCAL_SIZE < D4) y[o + lane + c * LOCAL_SIZE] = total > 0.0 ? acc[r * DV + c] / total : vec4(0.0);
+        if (SPLITS > 1u && lane == 0u) part[gl_WorkGroupID.z * num_tokens * H + row_q[r] / D4] = vec2(best[r], total);
+    }
+}

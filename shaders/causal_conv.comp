@@ -1,0 +1,38 @@
+// causal_conv: y[t, c] = silu(sum_j weight[c, j] * p[t - 3 + j, c]), a depthwise convolution over 4 tokens with state.
+//
+//   0  step    [..]    u32   in      word 0 = num_tokens
+//   1  p       [T, C]  f32   in
+//   2  weight  [C, 4]  vec4  in      tap 3 is the current token
+//   3  state   [3, C]  f32   in out  the last three rows of p before this call, oldest first; then those of this call
+//   4  y       [T, C]  f32   out
+//
+// Grid: (ceil(C / LOCAL_SIZE), 1, 1): an invocation takes one channel through all tokens. Reference: tests/reference/conv.py.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+
+layout(constant_id = 0) const uint LOCAL_SIZE = 64;
+layout(constant_id = 1) const uint C = 6144;
+layout(local_size_x_id = 0) in;
+
+layout(binding = 0) readonly buffer Step { uint step_words[]; };
+layout(binding = 1) readonly buffer P { float p[]; };
+layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
+layout(binding = 3) buffer State { float state[]; };
+layout(binding = 4) writeonly buffer Y { float y[]; };
+
+#include "activations.glsl"
+
+void main() {
+    const uint c = gl_GlobalInvocationID.x, num_tokens = step_words[0];
+    if (c >= C) return;
+    const vec4 w = weight[c];
+    vec3 past = vec3(state[c], state[C + c], state[2u * C + c]);
+    for (uint t = 0; t < num_tokens; t++) {
+        const float now = p[t * C + c];
+        y[t * C + c] = silu(dot(w, vec4(past, now)));
+        past = vec3(past.yz, now);
+    }
+    state[c] = past.x;
+    state[C + c] = past.y;
+    state[2u * C + c] = past.z;
+}

@@ -1,0 +1,34 @@
+// gated_norm: o[t, h] = rms_norm(o[t, h]) * weight * silu(z[t, h]) for each value head of the delta net.
+//
+//   0  step    [..]         u32  in      word 0 = num_tokens
+//   1  z       [T, Hv, Dv]  f32  in
+//   2  weight  [Dv]         f32  in
+//   3  o       [T, Hv, Dv]  f32  in out
+//
+// Grid: (Hv, T, 1), one workgroup for each head. Order: norm, weight, gate. Reference: tests/reference/norm.py, activations.py.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+
+layout(constant_id = 0) const uint LOCAL_SIZE = 32;
+layout(constant_id = 1) const uint Hv = 16;
+layout(constant_id = 2) const uint Dv = 128;
+layout(constant_id = 3) const float EPS = 1e-6;
+layout(local_size_x_id = 0) in;
+
+layout(binding = 0) readonly buffer Step { uint step_words[]; };
+layout(binding = 1) readonly buffer Z { vec4 z[]; };
+layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
+layout(binding = 3) buffer O { vec4 o[]; };
+
+#include "activations.glsl"
+#include "reduce.glsl"
+
+void main() {
+    const uint t = gl_WorkGroupID.y;
+    if (t >= step_words[0]) return;
+    const uint at = (t * Hv + gl_WorkGroupID.x) * (Dv / 4u);
+    float sum = 0.0;
+    for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) sum += dot(o[at + i], o[at + i]);
+    const float scale = inversesqrt(workgroup_sum(sum) / float(Dv) + EPS);
+    for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) o[at + i] = o[at + i] * scale * weight[i] * silu(z[at + i]);
+}

@@ -1,0 +1,48 @@
+// head_norm_rope: RMS norm over each head, then rotary on its first R values.
+//
+//   0  step    [..]         u32   in   word 0 = num_tokens
+//   1  x       [T, STRIDE]  f32   in   head h starts at h * HEAD_STRIDE of a row
+//   2  weight  [Dh]         f32   in
+//   3  rope    [T, R / 2]   vec2  in   (cos, sin) of position * theta^(-2i / R), made on the host in float64
+//   4  y       [T, HEADS, Dh]  f32  out
+//
+// Pairs are (i, i + R / 2), i < R / 2 (NEOX): (a, b) -> (a cos - b sin, a sin + b cos); values R.. pass through.
+// Grid: (HEADS, T, 1), one workgroup for each head. Source: RoFormer, Su et al. 2021 (arXiv 2104.09864).
+// Reference: tests/reference/norm.py and rope.py.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+
+layout(constant_id = 0) const uint LOCAL_SIZE = 32;
+layout(constant_id = 1) const uint HEADS = 8;
+layout(constant_id = 2) const uint Dh = 256;
+layout(constant_id = 3) const uint R = 64;
+layout(constant_id = 4) const uint STRIDE = 4096;
+layout(constant_id = 5) const uint HEAD_STRIDE = 512;
+layout(constant_id = 6) const float EPS = 1e-6;
+layout(local_size_x_id = 0) in;
+
+layout(binding = 0) readonly buffer Step { uint step_words[]; };
+layout(binding = 1) readonly buffer X { float x[]; };
+layout(binding = 2) readonly buffer Weight { float weight[]; };
+layout(binding = 3) readonly buffer Rope { vec2 rope[]; };
+layout(binding = 4) writeonly buffer Y { float y[]; };
+
+#include "reduce.glsl"
+
+void main() {
+    const uint h = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;
+    if (t >= step_words[0]) return;
+    const uint from = t * STRIDE + h * HEAD_STRIDE, to = (t * HEADS + h) * Dh;
+
+    float sum = 0.0;
+    for (uint i = lane; i < Dh; i += LOCAL_SIZE) sum += x[from + i] * x[from + i];
+    const float scale = inversesqrt(workgroup_sum(sum) / float(Dh) + EPS);
+
+    for (uint i = lane; i < R / 2u; i += LOCAL_SIZE) {
+        const float a = x[from + i] * scale * weight[i], b = x[from + i + R / 2u] * scale * weight[i + R / 2u];
+        const vec2 cs = rope[t * (R / 2u) + i];
+        y[to + i] = a * cs.x - b * cs.y;
+        y[to + i + R / 2u] = a * cs.y + b * cs.x;
+    }
+    for (uint i = R + lane; i < Dh; i += LOCAL_SIZE) y[to + i] = x[from + i] * scale * weight[i];
+}

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Compile shaders/*.comp to SPIR-V, with a manifest of what each shader binds.
+
+    python tools/compile_shaders.py            writes vkprefill/spirv/NAME.spv and manifest.json; only what changed is compiled
+
+Needs glslc or glslangValidator. A shader listed in VARIANTS is compiled once for each of its formats, as NAME_FORMAT.spv.
+The manifest holds, read from the preprocessed source, each shader's bindings (name, whether it reads and writes them),
+specialisation constants and push words, so that Python can name them and barriers can be derived from them.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SHADERS, SPIRV = ROOT / "shaders", ROOT / "vkprefill" / "spirv"
+
+WEIGHTS = tuple(f"weight_{t}" for t in "f32 f16 bf16 q8_0 q4_1 q5_1 iq4_nl iq4_xs q4_k q5_k q6_k".split())
+KV = ("kv_f16", "kv_f32")
+VARIANTS = {"matmul": WEIGHTS, "matvec": WEIGHTS, "embedding": WEIGHTS,
+            "kv_store": KV, "attention": KV}
+
+
+def sources_hash(folder: Path = SHADERS) -> str:
+    """One hash over every shader source, by name and content; the package compares it at start-up."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".comp", ".glsl"):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def compiler() -> list[str]:
+    """The command line of the GLSL compiler that is installed, up to the source file."""
+    if glslc := shutil.which("glslc"):
+        return [glslc, "--target-env=vulkan1.1", "-O", "-I", str(SHADERS / "include")]
+    if validator := shutil.which("glslangValidator"):
+        return [validator, "-V", "--target-env", "vulkan1.1", "--quiet", f"-I{SHADERS / 'include'}"]
+    sys.exit("compile_shaders: neither glslc nor glslangValidator found; install glslc (shaderc) or glslang-tools")
+
+
+def run(command: list[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"compile_shaders: {' '.join(command)}\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def reflect(text: str) -> dict:
+    """Bindings, constants and push words from preprocessed GLSL in this project's style."""
+    bindings: dict[int, dict] = {}
+    for number, access, name in re.findall(r"layout\(binding = (\d+)\)\s*(readonly |writeonly |)buffer (\w+)", text):
+        access = access.strip()
+        entry = {"name": name, "read": access != "writeonly", "write": access != "readonly"}
+        known = bindings.setdefault(int(number), entry)
+        if (known["read"], known["write"]) != (entry["read"], entry["write"]):
+            sys.exit(f"compile_shaders: binding {number}: {known['name']} and {name} are declared with different access")
+    constants = [{"name": name, "type": kind} for _, kind, name in
+                 sorted(re.findall(r"layout\(constant_id = (\d+)\)\s*const (uint|float) (\w+)", text), key=lambda m: int(m[0]))]
+    push = []
+    if block := re.search(r"layout\(push_constant\)\s*uniform \w+ \{(.*?)\}", text, re.S):
+        for kind, names in re.findall(r"(uint|float) ([\w, ]+);", block[1]):
+            push += [{"name": name.strip(), "type": kind} for name in names.split(",")]
+    if sorted(bindings) != list(range(len(bindings))):
+        sys.exit(f"compile_shaders: bindings {sorted(bindings)} are not 0..{len(bindings) - 1}")
+    return {"bindings": [bindings[i] for i in range(len(bindings))], "constants": constants, "push": push}
+
+
+def build(source: Path, variant: str | None, known: dict) -> tuple[str, dict]:
+    """Compile one shader unless its preprocessed text is the one already compiled; returns its manifest entry."""
+    name = source.stem if variant is None else f"{source.stem}_{variant.split('_', 1)[1]}"
+    command = compiler() + ([] if variant is None else [f"-D{variant.upper()}"])
+    text = run([*command, "-E", str(source)])
+    digest = hashlib.sha256((" ".join(command[1:]) + text).encode()).hexdigest()
+    target = SPIRV / f"{name}.spv"
+    if known.get(name, {}).get("digest") != digest or not target.exists():
+        partial = target.with_suffix(".tmp")
+        run([*command, "-o", str(partial), str(source)])
+        os.replace(partial, target)
+    return name, {"digest": digest, **reflect(text)}
+
+
+def main() -> None:
+    SPIRV.mkdir(exist_ok=True)
+    manifest_path = SPIRV / "manifest.json"
+    try:
+        known = json.loads(manifest_path.read_text())["shaders"]
+    except (OSError, ValueError, KeyError):
+        known = {}
+    jobs = [(source, variant) for source in sorted(SHADERS.glob("*.comp")) for variant in VARIANTS.get(source.stem, (None,))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        shaders = dict(pool.map(lambda job: build(*job, known), jobs))
+    for stale in set(SPIRV.glob("*.spv")) - {SPIRV / f"{name}.spv" for name in shaders}:
+        stale.unlink()
+    manifest = json.dumps({"sources": sources_hash(), "shaders": shaders}, indent=1, sort_keys=True)
+    manifest_path.write_text(manifest)
+    changed = sum(known.get(name, {}).get("digest") != entry["digest"] for name, entry in shaders.items())
+    print(f"compile_shaders: {len(shaders)} shaders, {changed} compiled anew")
+
+
+if __name__ == "__main__":
+    main()
