@@ -1,7 +1,7 @@
 """Text <-> token ids, from the vocabulary in a GGUF file's metadata.
 
-Byte-level BPE ("gpt2") runs on the package `tokenizers`, SentencePiece BPE ("llama") on `sentencepiece`. Both see only text
-without special tokens: those are cut out here, and only where the caller asks for it.
+Byte-level BPE ("gpt2") runs on the package `tokenizers`, SentencePiece BPE ("llama") on `sentencepiece`. Both see only
+text without special tokens: those are cut out here, and only where the caller asks for it.
 """
 
 import codecs
@@ -10,11 +10,13 @@ import struct
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+import numpy as np
 import sentencepiece
 import tokenizers
 from gguf.constants import TokenType
 
 from vkprefill.errors import GGUFError, RequestError
+from vkprefill.gguf_file import printable
 from vkprefill.vocabulary import BYTE_LEVEL_BPE, PREFIX, Vocabulary
 
 SPACE = "\u2581"  # stands for a space in SentencePiece's pieces
@@ -108,9 +110,9 @@ class Tokenizer:
         token_ids: list[int] = []
         at_start = True
         for part in parts:
-            if isinstance(part, int):
+            if isinstance(part, int | np.integer):
                 token_ids.append(self._checked_id(part))
-            elif _checked_text(part):
+            elif checked_text(part):
                 token_ids += self._model.encode(part, at_start)
             at_start = False
         return token_ids
@@ -122,8 +124,8 @@ class Tokenizer:
             RequestError: not a str, or lone surrogates in it.
         """
         if not self.special_tokens:
-            return [_checked_text(text)]
-        pieces = self._special_pattern.split(_checked_text(text))
+            return [checked_text(text)]
+        pieces = self._special_pattern.split(checked_text(text))
         return [self.special_tokens[piece] if i % 2 else piece for i, piece in enumerate(pieces) if piece]
 
     def decode(self, token_ids: Iterable[int], special: bool = True) -> str:
@@ -149,8 +151,8 @@ class Tokenizer:
         return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def _checked_id(self, token_id: int) -> int:
-        if not 0 <= token_id < self.vocab_size:
-            raise RequestError(f"token id {token_id} is out of range, wanted 0 to {self.vocab_size - 1}")
+        if not isinstance(token_id, int | np.integer) or not 0 <= token_id < self.vocab_size:
+            raise RequestError(f"token id {printable(token_id)} is out of range, wanted 0 to {self.vocab_size - 1}")
         return token_id
 
     def _token_bytes(self, token_id: int, special: bool) -> bytes:
@@ -183,7 +185,8 @@ class StreamDecoder:
         return self._utf8.decode(b"", final=True)
 
 
-def _checked_text(text: str) -> str:
+def checked_text(text: str) -> str:
+    """`text` itself. RequestError if it is no str or cannot be written as UTF-8."""
     if not isinstance(text, str):
         raise RequestError(f"text: found {type(text).__name__}, wanted str")
     try:
@@ -235,7 +238,7 @@ class _SentencePiece:
     """Text without special tokens -> ids, through a SentencePiece model rebuilt from the vocabulary.
 
     Text is taken as it is: no normalisation, as in the models of this kind (and in llama.cpp). Special tokens go in as
-    control pieces, which text never matches. A space is put before the start of a text where the vocabulary asks for it.
+    control pieces, which text never matches. A space is put before a text's start where the vocabulary asks for it.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -250,7 +253,7 @@ class _SentencePiece:
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(vocabulary))
         except RuntimeError as error:
-            raise GGUFError(f"{PREFIX}tokens: sentencepiece refuses the vocabulary: {' '.join(str(error).split())}") from None
+            raise GGUFError(f"{PREFIX}tokens: refused by sentencepiece: {printable(error)}") from None
 
     def encode(self, text: str, at_start: bool) -> list[int]:
         return self._processor.encode(" " + text if at_start and self._vocabulary.add_space_prefix else text)

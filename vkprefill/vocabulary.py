@@ -17,7 +17,7 @@ from vkprefill.gguf_file import printable
 BYTE_LEVEL_BPE = "gpt2"
 SENTENCEPIECE = "llama"
 
-# How each pre-tokenizer cuts text before merging. Qwen3.5 counts combining marks (\p{M}) to the letters, Qwen2 does not.
+# How each pre-tokenizer cuts text before merging. Qwen3.5 counts combining marks (\p{M}) to the letters.
 SPLIT_PATTERNS = {
     "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -217,7 +217,7 @@ def _merges(metadata: Mapping[str, object], tokens: list[str]) -> list[tuple[str
 def _unknown_id(token_types: list[int]) -> int:
     count = token_types.count(TokenType.UNKNOWN)
     if count != 1:
-        raise GGUFError(f"{PREFIX}token_type: found {count} tokens of type {TokenType.UNKNOWN.value} (unknown), wanted one")
+        raise GGUFError(f"{PREFIX}token_type: found {count} tokens of type 2 (unknown), wanted one")
     return token_types.index(TokenType.UNKNOWN)
 
 
