@@ -162,7 +162,7 @@ class _Keys:
     def error(self, key: str, value: object, wanted: str) -> GGUFError:
         if isinstance(value, np.ndarray):
             value = value.tolist() if value.size <= 8 else f"an array of {value.size}"
-        return GGUFError(f"{self.label}: {self.full(key)}: found {printable(value, 60)}, wanted {wanted}")
+        return GGUFError(f"{self.label}: {self.full(key)}: found {printable(value)}, wanted {wanted}")
 
     def check_architecture(self) -> None:
         found = self.metadata.get("general.architecture")
@@ -170,7 +170,7 @@ class _Keys:
             raise GGUFError(f"{self.label}: general.architecture: missing key")
         if not isinstance(found, str) or found != ARCHITECTURE:
             raise UnsupportedModelError(
-                f"{self.label}: architecture {printable(found, 60)} is not supported, wanted {ARCHITECTURE}"
+                f"{self.label}: architecture {printable(found)} is not supported, wanted {ARCHITECTURE}"
             )
 
     def model_name(self) -> str:
@@ -272,7 +272,7 @@ def _check_rope(config: ModelConfig, keys: _Keys) -> None:
         raise keys.error("rope.scaling.factor", factor, "a floating-point number")
     if scaling not in (None, "none") or (scaling is None and factor not in (0.0, 1.0)):  # a factor of 0 means unset
         raise UnsupportedModelError(
-            f"{keys.label}: rope scaling (type {printable(scaling, 60)}, factor {factor}) is not supported, wanted none"
+            f"{keys.label}: rope scaling (type {printable(scaling)}, factor {factor}) is not supported, wanted none"
         )
     key = "rope.dimension_sections"
     sections = keys.get(key)

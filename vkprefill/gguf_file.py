@@ -25,6 +25,7 @@ MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
 MAX_DIMS = 4
 MAX_NAME_BYTES = 255  # of a key or a tensor name; ggml itself stops at 64 for tensors
+MAX_LABEL = 120  # characters of a path in a message
 MAX_ARRAY_ITEMS = 1 << 22  # sixteen times the largest vocabulary in use
 MIN_KEY_BYTES = 8 + 1 + 4 + 1  # name length, one character, type, one byte of value
 MIN_RECORD_BYTES = 8 + 1 + 4 + 8 + 4 + 8  # name length, one character, dims, one size, type, offset
@@ -84,7 +85,7 @@ class GGUFFile:
     @cached_property
     def label(self) -> str:
         """The path as error messages show it: one printable line."""
-        return printable(self.path)
+        return printable(self.path, MAX_LABEL)
 
     def info(self, name: str) -> TensorInfo:
         """The record of a tensor. Raises GGUFError when the file has none of that name."""
@@ -118,7 +119,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     files outside what is handled: other versions, big-endian, one part of a split model, unknown tensor types.
     """
     path = Path(path)
-    label = printable(path)
+    label = printable(path, MAX_LABEL)
     mapped = _map_file(path, label)
     header = _Header(mapped, label)
     num_tensors, num_keys = _read_start(header)
@@ -128,7 +129,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     return GGUFFile(path, len(mapped), metadata, tensors, np.frombuffer(mapped, np.uint8))
 
 
-def printable(value: object, limit: int = 120) -> str:
+def printable(value: object, limit: int = 64) -> str:
     """A value as one printable line of at most `limit` characters; the middle of a longer one is left out."""
     text = str(value)
     if not text.isprintable():
@@ -198,7 +199,7 @@ class _Header:
         except UnicodeDecodeError:
             text = ""
         if not text.isprintable() or not text:
-            raise self.error(f"{what}: name {printable(raw, 60)} is not printable UTF-8")
+            raise self.error(f"{what}: name {printable(raw)} is not printable UTF-8")
         return text
 
     def strings(self, count: int, what: str) -> list[str]:
@@ -305,7 +306,7 @@ def _refuse_split(metadata: dict[str, object], label: str) -> None:
 def _alignment(metadata: dict[str, object], label: str) -> int:
     value = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
     if type(value) is not int or value < 8 or value & (value - 1):
-        raise GGUFError(f"{label}: general.alignment: found {printable(value, 60)}, wanted a power of two from 8")
+        raise GGUFError(f"{label}: general.alignment: found {printable(value)}, wanted a power of two from 8")
     return value
 
 
@@ -344,7 +345,7 @@ def _read_record(header: _Header, index: int, alignment: int) -> TensorInfo:
         raise header.error(f"{what}: {num_dims} dimensions, wanted 1 to {MAX_DIMS}")
     sizes = [header.u64(what) for _ in range(num_dims)]  # innermost first
     if 0 in sizes:
-        raise header.error(f"{what}: a dimension of size 0 in {sizes}, wanted at least 1")
+        raise header.error(f"{what}: a dimension of size 0 in {printable(sizes)}, wanted at least 1")
     number = header.u32(what)
     offset = header.u64(what)
     try:
