@@ -26,7 +26,7 @@ def load_barrier(path: str):
 
 
 def run_chain(barrier, spirv: bytes, dispatches: int) -> tuple[np.ndarray, np.ndarray]:
-    """(result, expected) after `dispatches` steps between two host-visible buffers; `barrier` is None: none recorded."""
+    """(result, expected) after `dispatches` steps between two host-visible buffers; `barrier` may be None."""
     manager = kp.Manager(0)
     print("device", manager.get_device_properties()["device_name"], flush=True)
     start = np.arange(ELEMENTS, dtype=np.uint32)

@@ -2,9 +2,9 @@
 
     python tools/build_barrier.py [OUTPUT.so]
 
-It must be built with the pybind11 that kp was built with, which kp does not tell: the candidates are tried in turn, and
-each result runs native/barrier_check.py in a child process with this Python's kp. The first that passes is kept. If none
-does, no file is left and the exit status is 1.
+It must be built with the pybind11 that kp was built with, which kp does not tell: the candidates are tried in turn,
+and each result runs native/barrier_check.py in a child process with this Python's kp. The first that passes is kept.
+If none does, no file is left and the exit status is 1.
 """
 
 import os

@@ -1,7 +1,8 @@
 """The barrier operation: right results, and clean under the validation layer's synchronisation checks.
 
-A CPU driver runs dispatches in order, so results alone prove nothing there: the layer must also complain when the barrier
-is left out. Each case is a process of its own: the layer is chosen by environment variables, and a crash fails one test.
+A CPU driver runs dispatches in order, so results alone prove nothing there: the layer must also complain when the
+barrier is left out. Each case is a process of its own: the layer is chosen by environment variables, and a crash fails
+one test.
 """
 
 import importlib.util

@@ -1,6 +1,7 @@
 """ARCHITECTURE.md's module list is the order of imports: a module imports only from lines above its own.
 
-`__init__.py` files and `__main__.py` are left out: they only name what the others offer. Imports inside functions count.
+`__init__.py` files and `__main__.py` are left out: they only name what the others offer. Imports inside functions
+count.
 """
 
 import ast
