@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -189,23 +190,24 @@ class _Renderer:
     def render(self, context: dict[str, object]) -> dict[str, str]:
         """{"text": ...} or {"error": ...} from the worker. RequestError if it ended or took too long."""
         with self._lock:
-            first_line = ""
+            lines = json.dumps(context) + "\n"
             if self._process is None or self._process.poll() is not None:
                 self._start()
-                first_line = json.dumps(self._setup) + "\n"
-            timed_out = threading.Event()
-            timer = threading.Timer(self._time_limit_s, lambda: (timed_out.set(), self._process.kill()))
+                lines = json.dumps(self._setup) + "\n" + lines
+            timer = threading.Timer(self._time_limit_s, self._process.kill)
+            started = time.monotonic()
             timer.start()
             reply = ""
             try:
-                reply = self._exchange(first_line + json.dumps(context) + "\n")
+                reply = self._exchange(lines)
             finally:
                 timer.cancel()
-                if not reply.endswith("\n"):  # an interrupt ends up here too: the answer must not reach the next caller
+                timer.join()
+                if not reply:  # after an interrupt too: the answer must not reach the next caller
                     self._stop()
-        if reply.endswith("\n"):
+        if reply:
             return json.loads(reply)
-        if timed_out.is_set():
+        if time.monotonic() - started >= self._time_limit_s:
             raise RequestError(f"chat template: stopped, rendering took longer than {self._time_limit_s:g} s")
         raise RequestError("chat template: the process that renders it ended before it answered")
 
@@ -226,13 +228,14 @@ class _Renderer:
         self._stop = weakref.finalize(self, _end_process, process)
 
     def _exchange(self, lines: str) -> str:
-        """Send lines, wait for the answer; "" if the process is gone."""
+        """Send lines, wait for the answer, a line; "" if the process ended before it was complete."""
         try:
             self._process.stdin.write(lines)
             self._process.stdin.flush()
         except BrokenPipeError:
             return ""
-        return self._process.stdout.readline()
+        reply = self._process.stdout.readline()
+        return reply if reply.endswith("\n") else ""
 
 
 def _end_process(process: "subprocess.Popen[str]") -> None:
