@@ -5,9 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=$PWD/.venv
-STATE=$VENV/.setup        # per step: the key it was last run with, and its log
-KP_VERSION=0.9.0
-PYBIND11_VERSION=2.13.6   # the oldest that works with every numpy is 2.12
+STATE=$VENV/.setup    # a file per finished step: the key it was run with
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
@@ -120,35 +118,7 @@ install_system_packages() {
 
 make_venv() { "$PYTHON" -m venv --clear "$VENV"; }
 
-install_build_tools() { pip install 'setuptools>=64' wheel "pybind11==$PYBIND11_VERSION"; }
-
-# kp's source package, built against the system's headers instead of downloaded ones, with two lines of its setup.py mended:
-# a comma is missing, without which CMake takes the first Python it finds; and kp works with numpy 2 when built with
-# pybind11 2.12 or newer, which matters where numpy 1 has no wheels (Python 3.13).
-build_kp() {
-    rm -rf build/kp
-    mkdir -p build/kp
-    pip download --no-deps --no-binary kp --dest build/kp "kp==$KP_VERSION"
-    tar -xzf "build/kp/kp-$KP_VERSION.tar.gz" -C build/kp
-    local source=build/kp/kp-$KP_VERSION
-    sed -i "s/\(-DKOMPUTE_OPT_DISABLE_VULKAN_VERSION_CHECK=ON'\)\$/\1,/" "$source/setup.py"
-    if python -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then
-        sed -i 's/"numpy<2.0.0"/"numpy"/' "$source/setup.py"
-    fi
-    pybind11_DIR=$(python -m pybind11 --cmakedir) \
-    KOMPUTE_OPT_INSTALL=OFF \
-    KOMPUTE_OPT_USE_BUILT_IN_VULKAN_HEADER=OFF \
-    KOMPUTE_OPT_USE_BUILT_IN_FMT=OFF \
-    KOMPUTE_OPT_USE_BUILT_IN_PYBIND11=OFF \
-    KOMPUTE_OPT_DISABLE_VULKAN_VERSION_CHECK=ON \
-    KOMPUTE_OPT_DISABLE_VK_DEBUG_LAYERS=ON \
-    KOMPUTE_PYTHON_NUM_PARALLEL_THREADS=$(nproc) \
-        pip install --no-build-isolation "./$source"
-    python -c 'import kp'
-    rm -rf build/kp
-}
-
-install_package() { pip install -v --no-build-isolation --editable '.[test,dev]'; }
+install_package() { pip install --verbose --editable '.[test,dev]'; }
 
 PYTHON=$(find_python)
 install_system_packages
@@ -163,13 +133,12 @@ fi
 export PATH=$VENV/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH PYTHONHOME
 
-kp_key="$KP_VERSION pybind11 $PYBIND11_VERSION"
+kp_key=$(hash_of tools/install_kp.sh)
 package_key="$kp_key $(hash_of pyproject.toml setup.py native tools/build_barrier.py)"
-step build-tools "$kp_key" "installing pip's build tools and pybind11" install_build_tools
-step kp "$kp_key" "building kp $KP_VERSION from source (one to two minutes)" build_kp
+step kp "$kp_key" "building kp from its source package (one to two minutes)" tools/install_kp.sh python
 step shaders "$(hash_of shaders tools/compile_shaders.py)" "compiling the shaders" python tools/compile_shaders.py
 step package "$package_key" "installing vkprefill with its dependencies, building its barrier operation" install_package
-if ! ls vkprefill/_barrier*.so >/dev/null 2>&1; then
+if ! compgen -G 'vkprefill/_barrier*.so' >/dev/null; then
     say "the barrier operation could not be built (reason in build/setup-package.log):"
     say "the engine will use one submission per dependency level, with the same results but slower decode"
 fi
