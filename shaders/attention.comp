@@ -2,14 +2,15 @@
 //
 //   0  step     [..]             u32  in   word 0 = num_tokens, word 1 = cache_len before this call
 //   1  q        [T, H, Dh]       f32  in
-//   2  k_cache  [G, Dh / 4, S']  in   KV words; the rows of this call are already stored
-//   3  v_cache  [G, S', Dh / 4]  in
-//   4  y        [T, H, Dh]       f32  out  SPLITS > 1: [SPLITS, T, H, Dh], each split normalised by its own sum
-//   5  part     [SPLITS, T, H]   vec2 out  SPLITS > 1: (maximum, sum of exponentials) of the split, for attention_merge
+//   2  pages    [..]             u32  in   page of the pool that holds slots 256 i .. 256 i + 255 of this cache
+//   3  k_cache  [pages, G, Dh / 4, 256]  in   KV words; the rows of this call are already stored
+//   4  v_cache  [pages, G, 256, Dh / 4]  in
+//   5  y        [T, H, Dh]       f32  out  SPLITS > 1: [SPLITS, T, H, Dh], each split normalised by its own sum
+//   6  part     [SPLITS, T, H]   vec2 out  SPLITS > 1: (maximum, sum of exponentials) of the split, for attention_merge
 //
 // Query head h reads KV head h / (H / G). The query of token t sees slots 0 .. cache_len + t: positions increase, so the order of the
 // slots is the order of the positions. A workgroup takes TQ rows, a row being one (token, head of the group), and all
-// keys of its split in tiles of LOCAL_SIZE * KP: first lanes over keys (scores), then lanes over the head's values (weighted sum).
+// keys of its split in tiles of LOCAL_SIZE * KP, a divisor of the page: first lanes over keys (scores), then lanes over the head's values (weighted sum).
 //
 // Grid: (ceil(T * H / G / TQ), G, SPLITS). Nothing grows with T x S. Source: online softmax, Milakov & Gimelshein 2018 (arXiv 1805.02867);
 // FlashAttention, Dao et al. 2022 (arXiv 2205.14135). Reference: tests/reference/attention.py.
@@ -21,12 +22,11 @@ layout(constant_id = 0) const uint LOCAL_SIZE = 64;
 layout(constant_id = 1) const uint H = 8;
 layout(constant_id = 2) const uint G = 2;
 layout(constant_id = 3) const uint Dh = 256;
-layout(constant_id = 4) const uint SLOTS = 4096;  // S', the slots the cache was made for
-layout(constant_id = 5) const float SCALE = 0.0625;
-layout(constant_id = 6) const uint SPLITS = 1;
-layout(constant_id = 7) const uint TQ = 8;
-layout(constant_id = 8) const uint KP = 4;  // keys of an invocation in a tile; a multiple of 4
-layout(constant_id = 9) const uint DV = 1;  // words of 4 values of an invocation: ceil(Dh / 4 / LOCAL_SIZE)
+layout(constant_id = 4) const float SCALE = 0.0625;
+layout(constant_id = 5) const uint SPLITS = 1;
+layout(constant_id = 6) const uint TQ = 8;
+layout(constant_id = 7) const uint KP = 4;  // keys of an invocation in a tile
+layout(constant_id = 8) const uint DV = 1;  // words of 4 values of an invocation: ceil(Dh / 4 / LOCAL_SIZE)
 layout(local_size_x_id = 0) in;
 
 #include "kv.glsl"
@@ -34,15 +34,18 @@ layout(local_size_x_id = 0) in;
 
 layout(binding = 0) readonly buffer Step { uint step_words[]; };
 layout(binding = 1) readonly buffer Q { vec4 q[]; };
-layout(binding = 2) readonly buffer KCache { KV_WORD k_cache[]; };
-layout(binding = 3) readonly buffer VCache { KV_WORD v_cache[]; };
-layout(binding = 4) writeonly buffer Y { vec4 y[]; };
-layout(binding = 5) writeonly buffer Part { vec2 part[]; };
+layout(binding = 2) readonly buffer Pages { uint pages[]; };
+layout(binding = 3) readonly buffer KCache { KV_WORD k_cache[]; };
+layout(binding = 4) readonly buffer VCache { KV_WORD v_cache[]; };
+layout(binding = 5) writeonly buffer Y { vec4 y[]; };
+layout(binding = 6) writeonly buffer Part { vec2 part[]; };
 
 const uint TILE = LOCAL_SIZE * KP, D4 = Dh / 4u, HEADS = H / G;  // HEADS: query heads of one KV head
-const float NEVER = -1e30;  // below every score; exp(NEVER - score) = 0
+const uint SUBGROUPS = (LOCAL_SIZE + 3u) / 4u;  // at most: no subgroup is smaller than 4
+const float NEVER = -1e30;  // below every score
 
 shared vec4 probs[TQ * TILE / 4u];
+shared float maxima[TQ * SUBGROUPS];
 
 void main() {
     const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step_words[0], cache_len = step_words[1];
@@ -69,13 +72,14 @@ void main() {
 
     [[dont_unroll]] for (uint tile = begin; tile < end; tile += TILE) {
         // Scores: this invocation has the keys tile + lane + c * LOCAL_SIZE.
+        const uint head = pages[tile / PAGE] * G + g, in_page = tile % PAGE, last = end - 1u - tile;
         float s[TQ * KP];
         uint key[KP];
         [[unroll]] for (uint i = 0; i < TQ * KP; i++) s[i] = 0.0;
-        [[unroll]] for (uint c = 0; c < KP; c++) key[c] = g * D4 * SLOTS + min(tile + lane + c * LOCAL_SIZE, end - 1u);
+        [[unroll]] for (uint c = 0; c < KP; c++) key[c] = head * D4 * PAGE + in_page + min(lane + c * LOCAL_SIZE, last);
         [[dont_unroll]] for (uint d = 0; d < D4; d++) {
             vec4 k[KP];
-            [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(k_cache[key[c] + d * SLOTS]);
+            [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(k_cache[key[c] + d * PAGE]);
             [[unroll]] for (uint r = 0; r < TQ; r++) {
                 const vec4 a = q[row_q[r] + d];
                 [[unroll]] for (uint c = 0; c < KP; c++) {
@@ -94,13 +98,19 @@ void main() {
                 s[r * KP + c] = v;
                 top = max(top, v);
             }
-            top = max(best[r], workgroup_max(top));
+            top = subgroupMax(top);
+            if (subgroupElect()) maxima[r * SUBGROUPS + gl_SubgroupID] = top;
+        }
+        barrier();
+        [[unroll]] for (uint r = 0; r < TQ; r++) {
+            float top = best[r];
+            for (uint i = 0; i < gl_NumSubgroups; i++) top = max(top, maxima[r * SUBGROUPS + i]);
             const float fade = exp(best[r] - top);
             best[r] = top;
             sum[r] *= fade;
             [[unroll]] for (uint c = 0; c < DV; c++) acc[r * DV + c] *= fade;
             [[unroll]] for (uint c = 0; c < KP; c++) {
-                // A split with no visible key keeps top = NEVER; its weight must still be 0, not exp(0).
+                // While a row has seen no visible key, top is NEVER too: its weights must be 0, not exp(0).
                 const float p = s[r * KP + c] > NEVER ? exp(s[r * KP + c] - top) : 0.0;
                 sum[r] += p;
                 const uint i = lane + c * LOCAL_SIZE;
@@ -109,15 +119,14 @@ void main() {
         }
         barrier();
         // Weighted sum: this invocation has the words lane + c * LOCAL_SIZE of the head's values.
-        const uint tile_end = min(tile + TILE, end);
-        [[dont_unroll]] for (uint j = tile; j < tile_end; j += 4u) {
+        [[dont_unroll]] for (uint j = 0; j < min(TILE, last + 1u); j += 4u) {
             vec4 v[4 * DV];
             [[unroll]] for (uint i = 0; i < 4u; i++) {
-                const uint slot = (g * SLOTS + min(j + i, end - 1u)) * D4;
-                [[unroll]] for (uint c = 0; c < DV; c++) v[i * DV + c] = kv_unpack(v_cache[slot + min(lane + c * LOCAL_SIZE, D4 - 1u)]);
+                const uint value = (head * PAGE + in_page + min(j + i, last)) * D4;
+                [[unroll]] for (uint c = 0; c < DV; c++) v[i * DV + c] = kv_unpack(v_cache[value + min(lane + c * LOCAL_SIZE, D4 - 1u)]);
             }
             [[unroll]] for (uint r = 0; r < TQ; r++) {
-                const vec4 p = probs[(r * TILE + j - tile) / 4u];
+                const vec4 p = probs[(r * TILE + j) / 4u];
                 [[unroll]] for (uint c = 0; c < DV; c++) {
                     vec4 a = acc[r * DV + c];
                     a = fma(vec4(p.x), v[c], a); a = fma(vec4(p.y), v[DV + c], a);

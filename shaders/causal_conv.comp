@@ -3,7 +3,7 @@
 //   0  step    [..]    u32   in      word 0 = num_tokens
 //   1  p       [T, C]  f32   in
 //   2  weight  [C, 4]  vec4  in      tap 3 is the current token
-//   3  state   [3, C]  f32   in out  the last three rows of p before this call, oldest first; then those of this call
+//   3  state   [..]    f32   in out  at state_offset [3, C]: the last three rows of p before this call, oldest first; then of this call
 //   4  y       [T, C]  f32   out
 //
 // Grid: (ceil(C / LOCAL_SIZE), 1, 1): an invocation takes one channel through all tokens. Reference: tests/reference/conv.py.
@@ -20,19 +20,22 @@ layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
 layout(binding = 3) buffer State { float state[]; };
 layout(binding = 4) writeonly buffer Y { float y[]; };
 
+layout(push_constant) uniform Push { uint state_offset; };
+
 #include "activations.glsl"
 
 void main() {
     const uint c = gl_GlobalInvocationID.x, num_tokens = step_words[0];
     if (c >= C) return;
     const vec4 w = weight[c];
-    vec3 past = vec3(state[c], state[C + c], state[2u * C + c]);
+    const uint s = state_offset + c;
+    vec3 past = vec3(state[s], state[C + s], state[2u * C + s]);
     for (uint t = 0; t < num_tokens; t++) {
         const float now = p[t * C + c];
         y[t * C + c] = silu(dot(w, vec4(past, now)));
         past = vec3(past.yz, now);
     }
-    state[c] = past.x;
-    state[C + c] = past.y;
-    state[2u * C + c] = past.z;
+    state[s] = past.x;
+    state[C + s] = past.y;
+    state[2u * C + s] = past.z;
 }

@@ -4,7 +4,7 @@
 //   0  step   [..]          u32   in      word 0 = num_tokens
 //   1  qkv    [T, C]        f32   in      normalised q and k (q scaled), then v; a row: Hk q heads, Hk k heads, Hv v heads
 //   2  gates  [T, Hv]       vec2  in      (log_decay, beta)
-//   3  state  [Hv, Dv, Dk]  f32   in out  M, row = value index
+//   3  state  [..]          f32   in out  at state_offset [Hv, Dv, Dk]: M, row = value index
 //   4  o      [T, Hv, Dv]   f32   out
 //
 // Rows of M never mix. LANES neighbouring invocations share ROWS rows, each holding every LANES-th word of 4 of a row in registers for
@@ -33,6 +33,8 @@ layout(binding = 2) readonly buffer Gates { vec2 gates[]; };
 layout(binding = 3) buffer State { vec4 state[]; };
 layout(binding = 4) writeonly buffer O { float o[]; };
 
+layout(push_constant) uniform Push { uint state_offset; };  // a multiple of 4
+
 const uint WORDS = Dk / 4u / LANES;  // words of 4 of a row that one invocation holds
 const uint C = 2u * Hk * Dk + Hv * Dv;
 
@@ -46,9 +48,10 @@ void main() {
     const uint h = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x % LANES;
     const uint row0 = (gl_WorkGroupID.x * (LOCAL_SIZE / LANES) + gl_LocalInvocationID.x / LANES) * ROWS;
 
+    const uint at = state_offset / 4u + (h * Dv + row0) * LANES * WORDS + lane;
     vec4 m[ROWS * WORDS];
     [[unroll]] for (uint r = 0; r < ROWS; r++)
-        [[unroll]] for (uint i = 0; i < WORDS; i++) m[r * WORDS + i] = state[((h * Dv + row0 + r) * LANES * WORDS) + i * LANES + lane];
+        [[unroll]] for (uint i = 0; i < WORDS; i++) m[r * WORDS + i] = state[at + r * LANES * WORDS + i * LANES];
 
     const uint num_tokens = step_words[0], q_head = h % Hk * Dk, k_head = q_head + Hk * Dk, v_head = 2u * Hk * Dk + h * Dv;
     [[dont_unroll]] for (uint t = 0; t < num_tokens; t++) {
@@ -76,5 +79,5 @@ void main() {
     }
 
     [[unroll]] for (uint r = 0; r < ROWS; r++)
-        [[unroll]] for (uint i = 0; i < WORDS; i++) state[((h * Dv + row0 + r) * LANES * WORDS) + i * LANES + lane] = m[r * WORDS + i];
+        [[unroll]] for (uint i = 0; i < WORDS; i++) state[at + r * LANES * WORDS + i * LANES] = m[r * WORDS + i];
 }

@@ -1,3 +1,5 @@
+const uint PAGE = 256u;  // slots of a page of the cache
+
 // Four neighbouring cache values, float32 or packed halves.
 #if defined(KV_F16)
 #define KV_WORD uvec2

@@ -1,0 +1,222 @@
+"""What a model remembers of a sequence: keys and values in pages of a pool, convolution and recurrent state.
+
+All caches of a model share one pool of KV pages and one *live* state, which the kernels work on. The cache that ran last owns the live
+state; another cache's state lies in a buffer of its own and is swapped in when that cache runs. A snapshot is such a buffer with a length:
+keys and values are only appended, so going back is a matter of the length, but recurrent state cannot be cut back.
+"""
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vkprefill.config import ModelConfig
+from vkprefill.device import Buffer, Device
+from vkprefill.errors import OutOfMemoryError, RequestError
+from vkprefill.memory import PAGE, conv_state_size, kv_words, num_pages, recurrent_state_size, state_size
+
+
+@dataclass(frozen=True)
+class KVLayer:
+    """Keys and values of one full-attention layer, all pages."""
+
+    keys: Buffer
+    values: Buffer
+
+
+@dataclass(frozen=True)
+class StateOffsets:
+    """Where a delta-net layer's states start in the state buffer, in floats."""
+
+    conv: int
+    recurrent: int
+
+
+class CachePool:
+    """The device memory behind all caches of a model."""
+
+    def __init__(self, device: Device, config: ModelConfig, max_context: int, kv_type: str) -> None:
+        self.device = device
+        self.kv_type = kv_type
+        pages = num_pages(max_context)
+        self.num_slots = pages * PAGE
+        self.free_pages = list(range(pages))
+        self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="kv_cache")
+        shape = (pages, kv_words(config, kv_type))
+        self.kv = {
+            layer: KVLayer(*(device.buffer(f"L{layer:02d}.{name}", shape, np.uint32, kind="kv_cache") for name in ("keys", "values")))
+            for layer in config.attention_layers
+        }
+        self.state = device.buffer("state", (state_size(config),), kind="state")
+        sizes = conv_state_size(config), recurrent_state_size(config)
+        self.offsets = {
+            layer: StateOffsets(i * sum(sizes), i * sum(sizes) + sizes[0]) for i, layer in enumerate(config.linear_layers)
+        }
+        self._owner: weakref.ref[Cache] | None = None
+
+    def activate(self, cache: Cache) -> None:
+        """Make this cache's state the live one and its pages the ones in the table."""
+        if self._live() is not cache:
+            self.own(cache)
+            if cache._home is None:
+                self.clear_state()
+            else:
+                self.load_state(cache._home)
+                cache._drop_home()
+        self.page_table.view()[: len(cache.pages)] = cache.pages
+
+    def own(self, cache: Cache) -> None:
+        """Give the live state to this cache, its content undefined; the owner before keeps a copy."""
+        owner = self._live()
+        if owner is not None and owner is not cache and len(owner):
+            owner._home = self.save_state("state of a cache")
+        self._owner = weakref.ref(cache)
+
+    def _live(self) -> Cache | None:
+        return self._owner() if self._owner else None
+
+    def release(self, cache: Cache) -> None:
+        """Take back a cache's pages and its claim on the live state."""
+        self.free_pages += cache.pages
+        self.free_pages.sort()
+        cache.pages = []
+        if self._live() is cache:
+            self._owner = None
+
+    def save_state(self, label: str) -> Buffer:
+        """A copy of the live state in a new buffer."""
+        saved = self.device.buffer(label, self.state.shape, kind="snapshots")
+        self._copy(self.state, saved)
+        return saved
+
+    def load_state(self, saved: Buffer) -> None:
+        self._copy(saved, self.state)
+
+    def clear_state(self) -> None:
+        program = self.device.program("state")
+        program.fill(self.state)
+        program.run()
+
+    def _copy(self, source: Buffer, target: Buffer) -> None:
+        program = self.device.program("state")
+        program.copy(source, target, 0, 0, self.state.num_bytes // 4)
+        program.run()
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """A point a cache can go back to; free() or dropping it gives its memory back."""
+
+    length: int
+    next_position: int
+    state: Buffer | None = field(repr=False)  # None: the empty cache, or freed
+    stale: bool = False  # the cache went back further and wrote other tokens
+
+    def free(self) -> None:
+        if self.state is not None:
+            self.state.free()
+            self.state = None
+            self.stale = True
+
+    def __del__(self) -> None:
+        if not self.stale:
+            self.free()
+
+
+class Cache:
+    """One sequence: made by Model.new_cache, grown by prefill and decode, closed with close() or when it is dropped.
+
+    token_ids, positions: of every cached token, in call order; next_position: where the next token goes unless told otherwise.
+    """
+
+    def __init__(self, pool: CachePool, max_context: int) -> None:
+        self._pool = pool
+        self.max_context = max_context
+        self.pages: list[int] = []
+        self.token_ids: list[int] = []
+        self.positions: list[int] = []
+        self.next_position = 0
+        self.closed = False
+        self.broken = False  # a run on it was cut off: state and length disagree
+        self._home: Buffer | None = None  # its state, while another cache's is the live one
+        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for more tokens and make this cache the live one.
+
+        Raises RequestError beyond max_context, OutOfMemoryError when the pool is used up.
+        """
+        self._check_usable()
+        needed = len(self) + num_tokens
+        if needed > self.max_context:
+            raise RequestError(f"context: {len(self)} cached and {num_tokens} new tokens, the cache holds {self.max_context}")
+        missing = num_pages(needed) - len(self.pages)
+        free = self._pool.free_pages
+        if missing > len(free):
+            raise OutOfMemoryError(f"KV cache: {missing * PAGE} more slots wanted, {len(free) * PAGE} of {self._pool.num_slots} are free; "
+                                   "close other caches or load with a larger max_context")
+        self.pages += [free.pop(0) for _ in range(missing)]
+        self._pool.activate(self)
+
+    def append(self, token_ids: list[int], positions: list[int]) -> None:
+        """Note tokens whose keys and values a run has stored. Snapshots of a longer past are void: their slots are overwritten."""
+        for snapshot in self._snapshots:
+            snapshot.stale |= snapshot.length > len(self)
+        self.token_ids += token_ids
+        self.positions += positions
+        self.next_position = positions[-1] + 1
+
+    def snapshot(self) -> Snapshot:
+        """Remember this point. Costs a copy of the state (Model.memory.state bytes); raises OutOfMemoryError without room for it."""
+        self._check_usable()
+        state = None
+        if len(self):
+            self._pool.activate(self)
+            state = self._pool.save_state("snapshot")
+        snapshot = Snapshot(len(self), self.next_position, state)
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot of this cache. Raises RequestError when it is another cache's, or its tokens were overwritten."""
+        if self.closed or snapshot not in self._snapshots or snapshot.stale:
+            raise RequestError("snapshot: not one of this cache, or its tokens have been overwritten since")
+        self._drop_home()
+        self._pool.own(self)
+        if snapshot.state is None:
+            self._pool.clear_state()
+        else:
+            self._pool.load_state(snapshot.state)
+        del self.token_ids[snapshot.length :], self.positions[snapshot.length :]
+        self.next_position = snapshot.next_position
+        self.broken = False
+
+    def reset(self) -> None:
+        """Forget everything; the pages go back to the pool."""
+        self._drop_home()
+        self._pool.release(self)
+        self.token_ids, self.positions, self.next_position, self.broken = [], [], 0, False
+
+    def close(self) -> None:
+        """Give all memory back. The cache cannot be used afterwards; closing twice does nothing."""
+        if not self.closed:
+            self.reset()
+            self.closed = True
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _drop_home(self) -> None:
+        if self._home is not None:
+            self._home.free()
+            self._home = None
+
+    def _check_usable(self) -> None:
+        if self.closed:
+            raise RequestError("cache: closed; make a new one")
+        if self.broken:
+            raise RequestError("cache: a run on it was interrupted; reset it or restore a snapshot")

@@ -1,0 +1,306 @@
+"""The Vulkan device through kp: memory with accounting, uploads, and programs of dispatches. The only module that imports kp.
+
+What kp 0.9 does not do is done here once: it ignores failed allocations (so every byte is checked before), wraps sizes of 4 GiB
+(refused), takes integers for floats (constants are packed by the shader's own declaration) and has no barrier between dispatches
+(Program). See ARCHITECTURE.md, "From dispatch to barrier".
+"""
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vkprefill.errors import DeviceError, OutOfMemoryError
+from vkprefill.profiles import Profile, profile_for
+from vkprefill.spirv import load_shader, pack_words
+from vkprefill.vulkan_probe import DeviceInfo, choose
+
+log = logging.getLogger("vkprefill")
+
+UPLOAD_SLICE_BYTES = 16 << 20
+# Kept free on a CPU device, whose memory is everybody's: below this the machine starts to swap or to kill.
+CPU_RESERVE_BYTES = 512 << 20
+MAX_GRID = 65535
+
+
+def _import_kp():
+    """kp turns the validation layer on by itself when it was built so; unless asked for, it is hidden from the loader."""
+    if "VK_LAYER_PATH" not in os.environ and "VK_INSTANCE_LAYERS" not in os.environ:
+        os.environ["VK_LAYER_PATH"] = tempfile.gettempdir()
+        os.environ["VK_ADD_LAYER_PATH"] = ""
+    try:
+        import kp
+    except ImportError as error:
+        raise DeviceError(f"kp (Kompute's Python package) cannot be imported: {error}; run: make setup") from None
+    return kp
+
+
+def _import_barrier() -> type | None:
+    """Our own kp operation, or None where it is not built (or VKPREFILL_BARRIER=0): then every level is a submission."""
+    if os.environ.get("VKPREFILL_BARRIER") == "0":
+        return None
+    try:
+        from vkprefill._barrier import Barrier
+    except ImportError as error:
+        log.info("barrier operation not available (%s): one submission for each dependency level", error)
+        return None
+    return Barrier
+
+
+@dataclass
+class Buffer:
+    """A typed array on the device.
+
+    memory: "device" (fast, not visible to the CPU) or "host" (visible to both); kind: what the memory bill counts it under.
+    """
+
+    label: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    memory: str
+    kind: str
+    tensor: object = field(repr=False)
+    device: Device = field(repr=False)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def view(self) -> np.ndarray:
+        """The memory of a host buffer itself; must not outlive the buffer."""
+        if self.memory != "host":
+            raise TypeError(f"{self.label}: device memory is not visible to the CPU")
+        return self.tensor.data()[: int(np.prod(self.shape))].view(self.dtype).reshape(self.shape)
+
+    def read(self) -> np.ndarray:
+        """A copy of the content; device memory comes through a host slice."""
+        return self.view().copy() if self.memory == "host" else self.device.download(self)
+
+    def free(self) -> None:
+        if self.tensor is not None and not self.device.closed:
+            self.tensor.destroy()
+            self.device.allocated[self.kind] -= self.num_bytes
+        self.tensor = None
+
+
+class Device:
+    """One open Vulkan device. Use `Device.open`."""
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+        self.profile: Profile = profile_for(info)
+        self.allocated: Counter[str] = Counter()  # bytes by kind
+        self.lost = False
+        self.closed = False
+        self._kp = _import_kp()
+        self._barrier = _import_barrier()
+        try:
+            self._manager = self._kp.Manager(info.index)
+        except RuntimeError as error:
+            raise DeviceError(f"device {info.index} ({info.name}): cannot be opened: {error}") from None
+        self._staging: Buffer | None = None
+
+    @classmethod
+    def open(cls, wanted: str | int | None = None) -> Device:
+        """Open the device with this index or part of its name (None: the best there is). Raises DeviceError."""
+        return cls(choose(wanted))
+
+    @property
+    def has_barrier(self) -> bool:
+        return self._barrier is not None
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def available_bytes(self) -> int:
+        """What may still be allocated: the heaps less what is ours; on a CPU device what the machine has free."""
+        if self.info.type == "cpu":
+            return max(0, free_ram_bytes() - CPU_RESERVE_BYTES)
+        return self.info.memory_bytes + self.info.host_memory_bytes - self.allocated.total()
+
+    def require(self, num_bytes: int, what: str) -> None:
+        """Raise OutOfMemoryError unless num_bytes are available."""
+        available = self.available_bytes()
+        if num_bytes > available:
+            raise OutOfMemoryError(f"{what}: needs {num_bytes / 2**20:,.0f} MiB, {self.info.name} has {available / 2**20:,.0f} MiB left")
+
+    def buffer(self, label: str, shape: Sequence[int], dtype: type = np.float32, *, memory: str = "device",
+               kind: str = "scratch") -> Buffer:
+        """Allocate an array; its content is undefined. Raises OutOfMemoryError."""
+        shape, dtype = tuple(int(n) for n in shape), np.dtype(dtype)
+        num_bytes = int(np.prod(shape)) * dtype.itemsize
+        if dtype.itemsize != 4 or num_bytes == 0:
+            raise TypeError(f"{label}: buffers hold 4-byte items, at least one; got {shape} {dtype}")
+        if num_bytes > min(self.info.max_buffer_bytes, 2**32 - 4):
+            limit = min(self.info.max_buffer_bytes, 2**32 - 4)
+            raise OutOfMemoryError(f"{label}: {num_bytes / 2**20:,.0f} MiB in one buffer, {self.info.name} allows {limit / 2**20:,.0f} MiB")
+        self.require(num_bytes, label)
+        types = self._kp.TensorTypes
+        # An untouched np.empty gives kp the size without committing host memory.
+        tensor = self._manager.tensor_t(np.empty(num_bytes // 4, np.uint32), types.host if memory == "host" else types.storage)
+        self.allocated[kind] += num_bytes
+        return Buffer(label, shape, dtype, memory, kind, tensor, self)
+
+    def host_array(self, label: str, values: np.ndarray, *, kind: str = "scratch") -> Buffer:
+        """A host buffer with this content."""
+        buffer = self.buffer(label, values.shape, values.dtype, memory="host", kind=kind)
+        buffer.view()[...] = values
+        return buffer
+
+    def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:
+        """Fill a buffer with the concatenation of 4-byte arrays, through a host slice and a copy shader."""
+        offset = 0
+        for piece in slices:
+            words = np.ascontiguousarray(piece).reshape(-1).view(np.uint32)
+            for start in range(0, len(words), UPLOAD_SLICE_BYTES // 4):
+                part = words[start : start + UPLOAD_SLICE_BYTES // 4]
+                self.staging.view()[: len(part)] = part
+                self._copy(self.staging, buffer, 0, offset, len(part))
+                offset += len(part)
+        if offset * 4 != buffer.num_bytes:
+            raise ValueError(f"{buffer.label}: {offset * 4} bytes uploaded to a buffer of {buffer.num_bytes}")
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        """A copy of a device buffer's content."""
+        words = np.empty(buffer.num_bytes // 4, np.uint32)
+        for start in range(0, len(words), UPLOAD_SLICE_BYTES // 4):
+            count = min(UPLOAD_SLICE_BYTES // 4, len(words) - start)
+            self._copy(buffer, self.staging, start, 0, count)
+            words[start : start + count] = self.staging.view()[:count]
+        return words.view(buffer.dtype).reshape(buffer.shape)
+
+    @property
+    def staging(self) -> Buffer:
+        """The host slice that transfers go through."""
+        if self._staging is None:
+            self._staging = self.buffer("staging", (UPLOAD_SLICE_BYTES // 4,), np.uint32, memory="host", kind="staging")
+        return self._staging
+
+    def _copy(self, source: Buffer, target: Buffer, source_offset: int, target_offset: int, count: int) -> None:
+        program = self.program("copy")
+        program.copy(source, target, source_offset, target_offset, count)
+        program.run()
+
+    def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
+        """An empty program. step: the buffer that tells kernels how many of num_rows tokens are in use."""
+        return Program(self, name, step, num_rows)
+
+    def close(self) -> None:
+        """Destroy the device with all its buffers and programs, which must not be used afterwards."""
+        if not self.closed:
+            self.closed = True
+            self._manager.destroy()
+            self.allocated.clear()
+
+
+def free_ram_bytes() -> int:
+    """MemAvailable of the machine, or of the control group this process is confined to, whichever is less."""
+    with open("/proc/meminfo") as lines:
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
+            free = min(free, int(limit.read()) - int(used.read()))
+    except (OSError, ValueError):  # no control group, or "max"
+        pass
+    return free
+
+
+class Program:
+    """Dispatches, recorded once and run any number of times.
+
+    A dispatch that depends on an earlier one gets a barrier before it (see ARCHITECTURE.md); a submission ends when its work
+    passes the profile's bound.
+    """
+
+    def __init__(self, device: Device, name: str, step: Buffer | None, num_rows: int) -> None:
+        self.device = device
+        self.name = name
+        self.step = step
+        self.num_rows = num_rows
+        self.prefix = ""  # of the labels: the layer being recorded
+        self.labels: list[str] = []
+        self._sequences: list = []
+        self._algorithms: list = []  # kp keeps no reference of its own
+        self._written: set[int] = set()
+        self._read: set[int] = set()
+        self._work = 0.0
+
+    def dispatch(self, shader_name: str, buffers: Sequence[Buffer], workgroups: tuple[int, int, int], *,
+                 constants: dict[str, int | float] | None = None, push: dict[str, int] | None = None, work: float = 0.0,
+                 label: str = "") -> None:
+        """Append a dispatch. buffers in binding order; constants and push by name; work in floating point operations."""
+        shader = load_shader(shader_name)
+        label = f"{self.name}.{self.prefix}{label or shader_name}"
+        if len(buffers) != len(shader.bindings):
+            raise TypeError(f"{label}: {len(buffers)} buffers given, {len(shader.bindings)} bindings declared")
+        if not all(1 <= n <= MAX_GRID for n in workgroups):
+            raise TypeError(f"{label}: grid {workgroups} is outside 1..{MAX_GRID}")
+        spec = pack_words(label, "constants", shader.constants, constants or {})
+        words = pack_words(label, "push words", shader.push, push or {})
+        kp, manager = self.device._kp, self.device._manager
+        algorithm = manager.algorithm([b.tensor for b in buffers], shader.code, workgroups, spec, words)
+        self._algorithms.append(algorithm)
+
+        reads = {id(b) for b, binding in zip(buffers, shader.bindings) if binding.read}
+        writes = {id(b) for b, binding in zip(buffers, shader.bindings) if binding.write}
+        depends = (reads | writes) & self._written or writes & self._read
+        if not self._sequences or self._work + work > self.device.profile.submission_flop and self._work or (
+                depends and not self.device.has_barrier):
+            self._begin_submission()
+        elif depends:
+            self._sequences[-1].record(self.device._barrier())
+            self._written.clear()
+            self._read.clear()
+        self._sequences[-1].record(kp.OpAlgoDispatch(algorithm, words))
+        self._written |= writes
+        self._read |= reads
+        self._work += work
+        self.labels.append(label)
+
+    def _begin_submission(self) -> None:
+        """The fence at the end of a submission makes all its writes available to the next."""
+        self._end_submission()
+        self._sequences.append(self.device._manager.sequence())
+        self._written.clear()
+        self._read.clear()
+        self._work = 0.0
+
+    def _end_submission(self) -> None:
+        """Make what was written visible to the CPU too."""
+        if self._sequences and self._written and self.device.has_barrier:
+            self._sequences[-1].record(self.device._barrier())
+            self._written.clear()
+
+    def copy(self, source: Buffer, target: Buffer, source_offset: int, target_offset: int, count: int) -> None:
+        """Append a copy of `count` 4-byte items, offsets in items."""
+        self.dispatch("copy", [source, target], (min(-(-count // 256), 16384), 1, 1), constants={"LOCAL_SIZE": 64},
+                      push={"from_offset": source_offset, "to_offset": target_offset, "count": count},
+                      label=f"copy {source.label} to {target.label}")
+
+    def fill(self, target: Buffer, value: int = 0) -> None:
+        """Append a fill of the whole buffer with one 32-bit word."""
+        count = target.num_bytes // 4
+        self.dispatch("fill", [target], (min(-(-count // 256), 16384), 1, 1), constants={"LOCAL_SIZE": 64},
+                      push={"value": value, "count": count}, label=f"fill {target.label}")
+
+    @property
+    def num_submissions(self) -> int:
+        return len(self._sequences)
+
+    def run(self, between: Callable[[], None] | None = None) -> None:
+        """Run all submissions in order; `between` is called after each. Raises DeviceError when the device is lost."""
+        self._end_submission()
+        if self.device.lost:
+            raise DeviceError(f"{self.device.info.name}: the device was lost earlier; load the model again")
+        for sequence in self._sequences:
+            try:
+                sequence.eval()
+            except RuntimeError as error:
+                self.device.lost = True
+                raise DeviceError(f"{self.name}: {self.device.info.name}: the device was lost or failed: {error}") from None
+            if between:
+                between()

@@ -1,0 +1,348 @@
+"""A Qwen3.5 model on a Vulkan device: load, prefill, decode, logits.
+
+Three programs are recorded at load and replayed: `prefill` takes up to prefill_chunk tokens through all layers, `head` turns the last
+token's hidden state into logits and candidates, `decode` does both for one token.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vkprefill import kernels
+from vkprefill.cache import Cache, CachePool
+from vkprefill.chat_template import ChatTemplate
+from vkprefill.config import FULL_ATTENTION, ModelConfig
+from vkprefill.device import Buffer, Device, Program
+from vkprefill.errors import OutOfMemoryError, RequestError, VkPrefillError
+from vkprefill.gguf_file import GGUFFile, open_gguf
+from vkprefill.layers.attention import attention
+from vkprefill.layers.delta_net import delta_net
+from vkprefill.layers.mlp import mlp
+from vkprefill.memory import (KV_TYPES, MAX_CANDIDATES, PAGE, MemoryBill, activation_shapes, kv_words, memory_bill, num_pages,
+                              padded_chunk)
+from vkprefill.tensors import check_tensors
+from vkprefill.tokenizer import Tokenizer
+from vkprefill.weights import ModelWeights, Progress, load_weights
+
+PrefillProgress = Callable[[int, int], None]
+"""progress(tokens done, tokens in all), called between submissions."""
+
+LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together by Model.logits
+
+
+def load(path: str | os.PathLike[str], device: str | int | None = None, max_context: int | None = None, kv_type: str = "f16", *,
+         prefill_chunk: int | None = None, progress: Progress | None = None) -> Model:
+    """Load a GGUF model.
+
+    device: index or part of a name (None: the fastest kind there is); max_context: slots of the KV cache, shared by all caches (None: the
+    file's context length, or what fits in memory); kv_type: "f16" or "f32"; prefill_chunk: most tokens of a step of prefill (None: by
+    device). Raises GGUFError, UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
+    """
+    return Model(open_gguf(path), device, max_context, kv_type, prefill_chunk, progress)
+
+
+class Model:
+    """See `load`. A context manager: leaving it frees the device.
+
+    config, tokenizer, chat_template (None without one in the file), metadata, device, memory (the bill, bytes by kind), max_context,
+    kv_type, prefill_chunk.
+    """
+
+    def __init__(self, file: GGUFFile, device: str | int | None, max_context: int | None, kv_type: str, prefill_chunk: int | None,
+                 progress: Progress | None) -> None:
+        if kv_type not in KV_TYPES:
+            raise RequestError(f"kv_type: {kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
+        if prefill_chunk is not None and not 1 <= prefill_chunk <= 4096:
+            raise RequestError(f"prefill chunk: {prefill_chunk}, wanted 1 to 4096")
+        if max_context is not None and not 1 <= max_context <= 1 << 30:
+            raise RequestError(f"max_context: {max_context}, wanted 1 to {1 << 30}")
+        report = progress or (lambda stage, done, total: None)
+        report("reading the file", 0, 1)
+        self.path = file.path
+        self.metadata = file.metadata
+        self.config = ModelConfig.from_gguf(file)
+        check_tensors(file, self.config)
+        self.tokenizer = Tokenizer.from_metadata(file.metadata, self.config.vocab_size)
+        template = file.metadata.get("tokenizer.chat_template")
+        self.chat_template = None if template is None else ChatTemplate(template, self.tokenizer)
+        self.kv_type = kv_type
+        report("opening the device", 0, 1)
+        self.device = Device.open(device)
+        try:
+            self._allocate_and_record(file, max_context, prefill_chunk, report)
+        except BaseException:
+            self.close()
+            raise
+
+    def _allocate_and_record(self, file: GGUFFile, max_context: int | None, prefill_chunk: int | None, report: Progress) -> None:
+        self.prefill_chunk = prefill_chunk or _chunk_for(self.config, self.device)
+        splits = self.device.profile.attention_splits
+
+        def bill_for(context: int) -> MemoryBill:
+            return memory_bill(file, self.config, max_context=context, kv_type=self.kv_type, prefill_chunk=self.prefill_chunk,
+                               attention_splits=splits)
+
+        self.max_context = max_context or _longest_context(self.config, self.kv_type, self.device, bill_for)
+        self.memory = bill_for(self.max_context)
+        self.device.require(self.memory.total, f"{file.label} with a context of {self.max_context} tokens")
+        self._pool = CachePool(self.device, self.config, self.max_context, self.kv_type)
+        self._scratch = {
+            name: self.device.buffer(name, shape, dtype, memory=memory, kind="activations")
+            for name, (shape, dtype, memory) in activation_shapes(self.config, padded_chunk(self.prefill_chunk), splits).items()
+        }
+        self._scratch["step"].view()[:] = 0
+        self._scratch["seen"].view()[:] = 0
+        self._weights: ModelWeights = load_weights(file, self.config, self.device, report)
+        report("recording", 0, 3)
+        self._prefill_program = self._record_trunk("prefill", padded_chunk(self.prefill_chunk))
+        report("recording", 1, 3)
+        self._head_program = self._program("head", 1)
+        self._record_head(self._head_program)
+        report("recording", 2, 3)
+        self._decode_program = self._record_trunk("decode", 1)
+        self._record_head(self._decode_program)
+        self._logits_program: Program | None = None
+        report("recording", 3, 3)
+
+    # -- recording -----------------------------------------------------------------------------------------------------
+
+    def _program(self, name: str, num_rows: int) -> Program:
+        return self.device.program(name, step=self._scratch["step"], num_rows=num_rows)
+
+    def _record_trunk(self, name: str, num_rows: int) -> Program:
+        """Token ids -> hidden states x of all layers."""
+        p, s, w, c = self._program(name, num_rows), self._scratch, self._weights, self.config
+        kernels.embedding(p, s["token_ids"], w.token_embd, s["x"])
+        for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers)):
+            p.prefix = f"L{layer:02d}."
+            mixer = attention if kind == FULL_ATTENTION else delta_net
+            kernels.rms_norm(p, s["x"], weights.attn_norm, s["h"], eps=c.rms_norm_eps)
+            mixer(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self._pool, layer=layer)
+            kernels.rms_norm(p, s["x"], weights.post_attention_norm, s["h"], eps=c.rms_norm_eps)
+            mlp(p, s["h"], weights.mlp, s["x"], s)
+        p.prefix = ""
+        return p
+
+    def _record_head(self, p: Program) -> None:
+        """Hidden state of the last token -> logits [V] and the best candidates."""
+        s, w = self._scratch, self._weights
+        kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self.config.rms_norm_eps, last_row=True)
+        kernels.linear(p, s["h"], w.output, s["logits"], one_row=True)
+        kernels.top_k(p, s["logits"], s["seen"], s["block_best"], s["candidates"])
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def new_cache(self, max_context: int | None = None) -> Cache:
+        """An empty cache of at most max_context tokens (None: all that the model was loaded for). It takes memory as it grows."""
+        if max_context is not None and not 1 <= max_context <= self._pool.num_slots:
+            raise RequestError(f"max_context: {max_context}, wanted 1 to {self._pool.num_slots}")
+        return Cache(self._pool, min(max_context or self.max_context, self._pool.num_slots))
+
+    def prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None = None, cache: Cache | None = None, *,
+                progress: PrefillProgress | None = None) -> np.ndarray:
+        """Run tokens through the model, continuing the cache; logits float32 [V] of the last one.
+
+        positions: increasing, above those in the cache (None: from the cache's next_position on). Without a cache nothing is kept.
+        An exception inside, KeyboardInterrupt too, leaves the cache as it was. Raises RequestError for bad tokens or positions.
+        """
+        with self._borrowed(cache) as cache:
+            self._prefill(token_ids, positions, cache, progress)
+            self._run_head(num_candidates=0)
+            return self._logits()
+
+    def decode(self, token_id: int, cache: Cache) -> np.ndarray:
+        """Run one token at the cache's next position; logits float32 [V]."""
+        self._decode(token_id, cache, num_candidates=0)
+        return self._logits()
+
+    def logits(self, token_ids: Sequence[int], positions: Sequence[int] | None = None, *, progress: PrefillProgress | None = None
+               ) -> np.ndarray:
+        """Logits float32 [T, V] of every token of a sequence of its own: 4 T V bytes on the host."""
+        ids, positions = self._check_tokens(token_ids, positions, 0, -1)
+        rows = np.empty((len(ids), self.config.vocab_size), np.float32)
+        with self._borrowed(None) as cache:
+            for start in range(0, len(ids), LOGITS_ROWS):
+                stop = min(start + LOGITS_ROWS, len(ids))
+                self._prefill(ids[start:stop], positions[start:stop], cache, None)
+                rows[start:stop] = self._run_all_logits(stop - start)
+                if progress:
+                    progress(stop, len(ids))
+        return rows
+
+    def prefill_candidates(self, token_ids: Sequence[int], cache: Cache, num_candidates: int, *, positions: Sequence[int] | None = None,
+                           penalty: float = 0.0, progress: PrefillProgress | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """As prefill, but only the best tokens come back: (ids int64 [k], logits float32 [k]), best first.
+
+        num_candidates: 1 to MAX_CANDIDATES; penalty is taken from the logits of tokens noted by mark_seen.
+        """
+        self._prefill(token_ids, positions, cache, progress)
+        self._run_head(num_candidates, penalty)
+        return self._candidates(num_candidates)
+
+    def decode_candidates(self, token_id: int, cache: Cache, num_candidates: int, *, penalty: float = 0.0
+                          ) -> tuple[np.ndarray, np.ndarray]:
+        """As decode, but only the best tokens come back: see prefill_candidates."""
+        self._decode(token_id, cache, num_candidates, penalty)
+        return self._candidates(num_candidates)
+
+    def mark_seen(self, token_ids: Sequence[int]) -> None:
+        """The tokens, and only those, that the penalty of the *_candidates calls applies to."""
+        bits = np.zeros(self._scratch["seen"].shape[0] * 32, np.uint8)
+        bits[np.asarray(token_ids, np.int64)] = 1
+        self._scratch["seen"].view()[:] = np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def _borrowed(self, cache: Cache | None) -> _Borrowed:
+        return _Borrowed(cache) if cache is not None else _Borrowed(self.new_cache(), close=True)
+
+    def _prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, progress: PrefillProgress | None) -> None:
+        """All tokens through the trunk, in chunks; the hidden state of the last stays in x."""
+        last = cache.positions[-1] if len(cache) else -1
+        ids, positions = self._check_tokens(token_ids, positions, cache.next_position, last)
+        cache.reserve(len(ids))
+        before = cache.snapshot()
+        done = 0
+        try:
+            while done < len(ids):
+                count = min(self._tokens_per_run(len(cache)), len(ids) - done)
+                chunk = slice(done, done + count)
+                self._set_step(ids[chunk], positions[chunk], len(cache))
+                per_submission = count / self._prefill_program.num_submissions
+                ran = 0
+
+                def between() -> None:
+                    nonlocal ran
+                    ran += 1
+                    if progress:
+                        progress(min(len(ids), int(done + ran * per_submission)), len(ids))
+
+                self._prefill_program.run(between)
+                cache.append(ids[chunk].tolist(), positions[chunk].tolist())
+                done += count
+        except BaseException:
+            if self.device.lost:
+                cache.broken = True
+            else:
+                cache.restore(before)
+            raise
+        finally:
+            before.free()
+
+    def _decode(self, token_id: int, cache: Cache, num_candidates: int, penalty: float = 0.0) -> None:
+        last = cache.positions[-1] if len(cache) else -1
+        ids, positions = self._check_tokens([token_id], None, cache.next_position, last)
+        cache.reserve(1)
+        self._set_step(ids, positions, len(cache), num_candidates, penalty)
+        cache.broken = True
+        self._decode_program.run()
+        cache.append(ids.tolist(), positions.tolist())
+        cache.broken = False
+
+    def _run_head(self, num_candidates: int, penalty: float = 0.0) -> None:
+        self._set_sampling(num_candidates, penalty)
+        self._head_program.run()
+
+    def _run_all_logits(self, num_tokens: int) -> np.ndarray:
+        """Logits of all tokens of the last run, which has at most LOGITS_ROWS."""
+        s, w = self._scratch, self._weights
+        if self._logits_program is None:
+            self._all_logits = self.device.buffer("all_logits", (LOGITS_ROWS, self.config.vocab_size), memory="host", kind="logits")
+            self._logits_program = p = self._program("logits", LOGITS_ROWS)
+            kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self.config.rms_norm_eps)
+            kernels.linear(p, s["h"], w.output, self._all_logits)
+        self._logits_program.run()
+        return self._all_logits.view()[:num_tokens]
+
+    def _logits(self) -> np.ndarray:
+        return _finite(self._scratch["logits"].read(), "logits")
+
+    def _candidates(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        raw = self._scratch["candidates"].view()[:count].copy()
+        logits = _finite(raw[:, 0].view(np.float32), "candidates")
+        return raw[:, 1].astype(np.int64), logits
+
+    def _set_step(self, ids: np.ndarray, positions: np.ndarray, cache_len: int, num_candidates: int = 0, penalty: float = 0.0) -> None:
+        s = self._scratch
+        s["step"].view()[:2] = len(ids), cache_len
+        s["token_ids"].view()[: len(ids)] = ids
+        half = self.config.rotary_dim // 2
+        angles = positions[:, None] * self.config.rope_theta ** (-np.arange(half) / half)
+        s["rope"].view()[: len(ids)] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        self._set_sampling(num_candidates, penalty)
+
+    def _set_sampling(self, num_candidates: int, penalty: float) -> None:
+        self._scratch["step"].view()[2:4] = np.float32(penalty).view(np.uint32), num_candidates
+
+    def _tokens_per_run(self, cache_len: int) -> int:
+        """Fewer tokens where the past is long, so that the attention of one layer stays below the bound of a submission."""
+        per_token = 4.0 * self.config.q_dim * (cache_len + self.prefill_chunk)
+        return max(1, min(self.prefill_chunk, int(self.device.profile.submission_flop / per_token)))
+
+    def _check_tokens(self, token_ids: Sequence[int], positions: Sequence[int] | None, first: int, last: int
+                      ) -> tuple[np.ndarray, np.ndarray]:
+        ids = np.asarray(token_ids)
+        if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
+            raise RequestError(f"token_ids: found {ids.dtype} of shape {ids.shape}, wanted at least one integer")
+        if ids.min() < 0 or ids.max() >= self.config.vocab_size:
+            bad = ids[(ids < 0) | (ids >= self.config.vocab_size)][0]
+            raise RequestError(f"token_ids: found {bad}, wanted 0 to {self.config.vocab_size - 1}")
+        where = np.arange(first, first + len(ids)) if positions is None else np.asarray(positions)
+        if where.shape != ids.shape or where.dtype.kind not in "iu":
+            raise RequestError(f"positions: found {where.dtype} of shape {where.shape}, wanted {len(ids)} integers")
+        where = where.astype(np.int64)
+        if where[0] <= last or (np.diff(where) <= 0).any() or where[-1] >= 1 << 31:
+            raise RequestError(f"positions: must increase, from above {last} to below 2^31; found {where[0]} to {where[-1]}")
+        return ids.astype(np.int64), where
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free everything on the device. The model and its caches cannot be used afterwards."""
+        if not self.device.closed:
+            self.device.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Borrowed:
+    """A caller's cache, or one of our own that is closed at the end."""
+
+    def __init__(self, cache: Cache, close: bool = False) -> None:
+        self.cache, self.close = cache, close
+
+    def __enter__(self) -> Cache:
+        return self.cache
+
+    def __exit__(self, *_: object) -> None:
+        if self.close:
+            self.cache.close()
+
+
+def _finite(values: np.ndarray, what: str) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise VkPrefillError(f"{what}: found NaN or infinity: the model's activations overflow float32 on this input")
+    return values
+
+
+def _chunk_for(config: ModelConfig, device: Device) -> int:
+    """The profile's chunk, or less where one dispatch of the largest matrix would pass the bound of a submission."""
+    widest = max(config.intermediate_size, config.conv_dim, 2 * config.q_dim)
+    most = int(device.profile.submission_flop / (2.0 * widest * config.hidden_size))
+    return max(32, min(device.profile.prefill_chunk, most // 32 * 32))
+
+
+def _longest_context(config: ModelConfig, kv_type: str, device: Device, bill_for: Callable[[int], MemoryBill]) -> int:
+    """The file's context length, or as many pages as fit beside the weights and in one buffer."""
+    page_bytes = kv_words(config, kv_type) * 4
+    free = device.available_bytes() * 0.9 - bill_for(PAGE).total
+    pages = min(num_pages(config.max_position_embeddings), device.info.max_buffer_bytes // page_bytes,
+                int(free // (2 * page_bytes * len(config.attention_layers))))
+    if pages < 1:
+        device.require(bill_for(PAGE).total, f"{config.name} with a context of {PAGE} tokens")
+        raise OutOfMemoryError(f"{config.name}: no room for a KV cache beside the weights on {device.info.name}")
+    return min(config.max_position_embeddings, pages * PAGE)

@@ -1,0 +1,158 @@
+"""The Vulkan devices of this machine, asked through ctypes on the Vulkan loader, before kp is touched.
+
+kp.Manager() crashes the process where no driver is usable, so this module looks first. It also reports what kp does not:
+memory heaps, limits, the driver's name. Structure layouts are those of vulkan_core.h (Vulkan 1.1 and VK_KHR_driver_properties).
+"""
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+
+from vkprefill.errors import DeviceError
+
+_API_1_1 = (1 << 22) | (1 << 12)
+_TYPES = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
+_STRUCTURE_TYPE = {"application": 0, "instance": 1, "properties2": 1000059001, "subgroup": 1000094000, "driver": 1000196000}
+_LIMITS_OFFSET = 296  # of VkPhysicalDeviceLimits in VkPhysicalDeviceProperties
+_PROPERTIES_BYTES = 824
+_HEAP_DEVICE_LOCAL = 1
+_SUBGROUP_NEEDS = {"basic": 0x1, "arithmetic": 0x4, "shuffle": 0x10}
+_STAGE_COMPUTE = 0x20
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One Vulkan device.
+
+    index: its number for kp; type: integrated, discrete, virtual, cpu or other; vendor_id: PCI number; memory_bytes: sum of its
+    device-local heaps, host_memory_bytes: of the others (0 when all memory is device-local); max_buffer_bytes: longest storage
+    buffer binding; missing: what this engine needs and the device lacks.
+    """
+
+    index: int
+    name: str
+    type: str
+    vendor_id: int
+    driver: str
+    api_version: str
+    memory_bytes: int
+    host_memory_bytes: int
+    subgroup_size: int
+    max_buffer_bytes: int
+    max_workgroup_invocations: int
+    max_shared_bytes: int
+    missing: tuple[str, ...]
+
+
+class _ApplicationInfo(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_uint32), ("next", ctypes.c_void_p), ("name", ctypes.c_char_p), ("version", ctypes.c_uint32),
+                ("engine", ctypes.c_char_p), ("engine_version", ctypes.c_uint32), ("api_version", ctypes.c_uint32)]
+
+
+class _InstanceCreateInfo(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_uint32), ("next", ctypes.c_void_p), ("flags", ctypes.c_uint32),
+                ("application", ctypes.POINTER(_ApplicationInfo)), ("num_layers", ctypes.c_uint32), ("layers", ctypes.c_void_p),
+                ("num_extensions", ctypes.c_uint32), ("extensions", ctypes.c_void_p)]
+
+
+class _Chained:
+    """A structure with a head (type, next) and a zeroed body, filled in by the driver."""
+
+    def __init__(self, structure_type: int, body_bytes: int, next_structure: _Chained | None = None) -> None:
+        self.buffer = ctypes.create_string_buffer(16 + body_bytes)
+        self._next = next_structure
+        pointer = ctypes.addressof(next_structure.buffer) if next_structure else 0
+        struct.pack_into("<IxxxxQ", self.buffer, 0, structure_type, pointer)
+
+    def unpack(self, form: str, offset: int = 0) -> tuple:
+        return struct.unpack_from("<" + form, self.buffer, 16 + offset)
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0")[0].decode(errors="replace")
+
+
+def probe() -> list[DeviceInfo]:
+    """All Vulkan devices, in kp's order. Raises DeviceError when there is no loader, no driver or no device."""
+    try:
+        vulkan = ctypes.CDLL("libvulkan.so.1")
+    except OSError as error:
+        raise DeviceError(f"Vulkan loader: libvulkan.so.1 cannot be loaded ({error}); install the package libvulkan1") from None
+    application = _ApplicationInfo(_STRUCTURE_TYPE["application"], None, b"vkprefill", 1, b"vkprefill", 1, _API_1_1)
+    create = _InstanceCreateInfo(_STRUCTURE_TYPE["instance"], None, 0, ctypes.pointer(application), 0, None, 0, None)
+    instance = ctypes.c_void_p()
+    if result := vulkan.vkCreateInstance(ctypes.byref(create), None, ctypes.byref(instance)):
+        raise DeviceError(f"Vulkan: vkCreateInstance gave {result}: no usable driver; install mesa-vulkan-drivers or your GPU's driver")
+    try:
+        count = ctypes.c_uint32()
+        result = vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), None)
+        handles = (ctypes.c_void_p * count.value)()
+        result = result or vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), handles)
+        if result < 0 or count.value == 0:
+            raise DeviceError("Vulkan: no device found; install mesa-vulkan-drivers (it has a CPU device too) or your GPU's driver")
+        return [_describe(vulkan, index, ctypes.c_void_p(handles[index])) for index in range(count.value)]
+    finally:
+        vulkan.vkDestroyInstance(instance, None)
+
+
+def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> DeviceInfo:
+    driver = _Chained(_STRUCTURE_TYPE["driver"], 4 + 256 + 256 + 4)
+    subgroup = _Chained(_STRUCTURE_TYPE["subgroup"], 16, driver)
+    properties = _Chained(_STRUCTURE_TYPE["properties2"], _PROPERTIES_BYTES, subgroup)
+    vulkan.vkGetPhysicalDeviceProperties2(handle, properties.buffer)
+    api, _, vendor, _, kind = properties.unpack("5I")
+    subgroup_size, stages, operations = subgroup.unpack("3I")
+    driver_name, driver_info = _text(driver.unpack("256s", 4)[0]), _text(driver.unpack("256s", 260)[0])
+
+    heaps = ctypes.create_string_buffer(4 + 32 * 8 + 4 + 16 * 16)
+    vulkan.vkGetPhysicalDeviceMemoryProperties(handle, heaps)
+    (num_heaps,) = struct.unpack_from("<I", heaps, 260)
+    sizes = [struct.unpack_from("<QI", heaps, 264 + 16 * i) for i in range(num_heaps)]
+    local = sum(size for size, flags in sizes if flags & _HEAP_DEVICE_LOCAL)
+
+    missing = [f"subgroup {name}" for name, bit in _SUBGROUP_NEEDS.items() if not operations & bit]
+    if not stages & _STAGE_COMPUTE:
+        missing.append("subgroup operations in compute shaders")
+    if api < _API_1_1:
+        missing.append("Vulkan 1.1")
+    return DeviceInfo(
+        index=index,
+        name=_text(properties.unpack("256s", 20)[0]),
+        type=_TYPES.get(kind, "other"),
+        vendor_id=vendor,
+        driver=f"{driver_name} {driver_info}".strip(),
+        api_version=f"{api >> 22}.{(api >> 12) & 1023}.{api & 4095}",
+        memory_bytes=local,
+        host_memory_bytes=sum(size for size, _ in sizes) - local,
+        subgroup_size=subgroup_size,
+        max_buffer_bytes=properties.unpack("I", _LIMITS_OFFSET + 28)[0],
+        max_workgroup_invocations=properties.unpack("I", _LIMITS_OFFSET + 232)[0],
+        max_shared_bytes=properties.unpack("I", _LIMITS_OFFSET + 216)[0],
+        missing=tuple(missing),
+    )
+
+
+def choose(wanted: str | int | None = None) -> DeviceInfo:
+    """The device with the index or part of the name `wanted`; None: the fastest kind there is (discrete, integrated, ..., cpu).
+
+    Raises DeviceError when nothing fits, or when the device lacks what the engine needs.
+    """
+    devices = probe()
+    listing = ", ".join(f"{d.index}: {d.name}" for d in devices)
+    if wanted is None:
+        order = ["discrete", "integrated", "virtual", "other", "cpu"]
+        usable = [d for d in devices if not d.missing] or devices
+        chosen = min(usable, key=lambda d: order.index(d.type))
+    elif str(wanted).isdigit():
+        if int(wanted) >= len(devices):
+            raise DeviceError(f"device {wanted}: found {len(devices)} Vulkan devices ({listing})")
+        chosen = devices[int(wanted)]
+    else:
+        matches = [d for d in devices if str(wanted).lower() in d.name.lower()]
+        if len(matches) != 1:
+            raise DeviceError(f"device {wanted!r}: {len(matches) or 'no'} devices have this in their name ({listing})")
+        chosen = matches[0]
+    if chosen.missing:
+        raise DeviceError(f"device {chosen.index} ({chosen.name}): lacks {', '.join(chosen.missing)}, which the kernels need")
+    return chosen

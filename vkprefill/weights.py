@@ -1,0 +1,182 @@
+"""File -> device: matrices packed and split by rows into parts, vectors as float32.
+
+Slices of rows are checked for NaN and packed by threads (numpy works without the interpreter lock) while the slice before is uploaded.
+"""
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from gguf import GGMLQuantizationType
+
+from vkprefill.config import FULL_ATTENTION, OUTPUT, TOKEN_EMBEDDING, ModelConfig
+from vkprefill.device import Buffer, Device
+from vkprefill.gguf_file import GGUFFile
+from vkprefill.quants import ROW_GROUP, layout_of, pack_rows, packed_row_bytes, padded_rows
+from vkprefill.tensors import TensorSpec, check_finite, read_vector, tensor_specs
+
+PART_BYTES = 128 << 20  # the least maxStorageBufferRange that Vulkan guarantees
+SLICE_BYTES = 8 << 20  # packed by one thread at a time
+
+Progress = Callable[[str, int, int], None]
+"""progress(stage, done, total): bytes or tokens of a stage."""
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    first_row: int
+    rows: int
+    buffer: Buffer
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix [rows, columns] on the device, in parts of rows. layout names the shader variant that reads it."""
+
+    name: str
+    layout: str
+    rows: int
+    columns: int
+    parts: tuple[MatrixPart, ...]
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    attn_q: Matrix
+    attn_k: Matrix
+    attn_v: Matrix
+    attn_output: Matrix
+    attn_q_norm: Buffer
+    attn_k_norm: Buffer
+
+
+@dataclass(frozen=True)
+class DeltaNetWeights:
+    attn_qkv: Matrix
+    attn_gate: Matrix
+    ssm_beta: Matrix
+    ssm_alpha: Matrix
+    ssm_out: Matrix
+    ssm_conv1d: Buffer
+    ssm_dt: Buffer
+    ssm_a: Buffer
+    ssm_norm: Buffer
+
+
+@dataclass(frozen=True)
+class MLPWeights:
+    ffn_gate: Matrix
+    ffn_up: Matrix
+    ffn_down: Matrix
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    attn_norm: Buffer
+    mixer: AttentionWeights | DeltaNetWeights
+    post_attention_norm: Buffer
+    mlp: MLPWeights
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    token_embd: Matrix
+    output_norm: Buffer
+    output: Matrix  # token_embd where the embeddings are tied
+    layers: tuple[LayerWeights, ...]
+
+
+def part_rows(rows: int, row_bytes: int) -> list[tuple[int, int]]:
+    """(first row, rows) of each part of a matrix whose packed rows have row_bytes."""
+    most = max(ROW_GROUP, PART_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
+    return [(first, min(most, rows - first)) for first in range(0, rows, most)]
+
+
+def weight_bytes(file: GGUFFile, config: ModelConfig) -> int:
+    """Device bytes of all weights: what `load_weights` allocates."""
+    total = 0
+    for spec in tensor_specs(config):
+        if spec.role == "matrix":
+            row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[1])
+            total += sum(padded_rows(rows) * row_bytes for _, rows in part_rows(spec.shape[0], row_bytes))
+        else:
+            total += int(np.prod(spec.shape)) * 4
+    return total
+
+
+def load_weights(file: GGUFFile, config: ModelConfig, device: Device, progress: Progress | None = None) -> ModelWeights:
+    """Upload every weight of the trunk. Raises GGUFError for NaN or infinity in a tensor."""
+    total, done = weight_bytes(file, config), 0
+    tensors: dict[str, Matrix | Buffer] = {}
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for spec in tensor_specs(config):
+            loaded = _load_matrix(file, spec, device, pool) if spec.role == "matrix" else _load_vector(file, spec, device)
+            tensors[spec.name] = loaded
+            done += loaded.num_bytes if isinstance(loaded, Buffer) else sum(p.buffer.num_bytes for p in loaded.parts)
+            if progress:
+                progress("loading weights", done, total)
+    return _assemble(tensors, config)
+
+
+def _load_vector(file: GGUFFile, spec: TensorSpec, device: Device) -> Buffer:
+    values = read_vector(file, spec)
+    buffer = device.buffer(spec.name, values.shape, kind="weights")
+    device.upload(buffer, [values])
+    return buffer
+
+
+def _load_matrix(file: GGUFFile, spec: TensorSpec, device: Device, pool: ThreadPoolExecutor) -> Matrix:
+    weight_type, (rows, columns) = file.info(spec.name).type, spec.shape
+    row_bytes = packed_row_bytes(weight_type, columns)
+    parts = []
+    for first, count in part_rows(rows, row_bytes):
+        buffer = device.buffer(f"{spec.name}[{first}:]", (padded_rows(count) * row_bytes // 4,), np.uint32, kind="weights")
+        step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
+        slices = ((a, min(step, first + count - a)) for a in range(first, first + count, step))
+        device.upload(buffer, _ahead(pool, lambda part: _pack(file, spec.name, weight_type, *part), slices))
+        parts.append(MatrixPart(first, count, buffer))
+    return Matrix(spec.name, layout_of(weight_type).name, rows, columns, tuple(parts))
+
+
+def _pack(file: GGUFFile, name: str, weight_type: GGMLQuantizationType, first: int, count: int) -> np.ndarray:
+    check_finite(file, name, first, count)
+    return pack_rows(file.data(name)[first : first + count], weight_type)
+
+
+def _ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator:
+    """work(item) for each item in order, computed by the pool a few items ahead of the consumer."""
+    pending: deque = deque()
+    for item in items:
+        pending.append(pool.submit(work, item))
+        if len(pending) > pool._max_workers:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _assemble(tensors: dict[str, Matrix | Buffer], config: ModelConfig) -> ModelWeights:
+    layers = []
+    for layer, kind in enumerate(config.layer_types):
+        def get(name: str, prefix: str = f"blk.{layer}.") -> Matrix | Buffer:
+            return tensors[prefix + name]
+
+        mixer: AttentionWeights | DeltaNetWeights
+        if kind == FULL_ATTENTION:
+            mixer = AttentionWeights(
+                attn_q=get("attn_q.weight"), attn_k=get("attn_k.weight"), attn_v=get("attn_v.weight"),
+                attn_output=get("attn_output.weight"), attn_q_norm=get("attn_q_norm.weight"), attn_k_norm=get("attn_k_norm.weight"),
+            )
+        else:
+            mixer = DeltaNetWeights(
+                attn_qkv=get("attn_qkv.weight"), attn_gate=get("attn_gate.weight"), ssm_beta=get("ssm_beta.weight"),
+                ssm_alpha=get("ssm_alpha.weight"), ssm_out=get("ssm_out.weight"), ssm_conv1d=get("ssm_conv1d.weight"),
+                ssm_dt=get("ssm_dt.bias"), ssm_a=get("ssm_a"), ssm_norm=get("ssm_norm.weight"),
+            )
+        mlp = MLPWeights(ffn_gate=get("ffn_gate.weight"), ffn_up=get("ffn_up.weight"), ffn_down=get("ffn_down.weight"))
+        layers.append(LayerWeights(get("attn_norm.weight"), mixer, get("post_attention_norm.weight"), mlp))
+    embedding = tensors[TOKEN_EMBEDDING]
+    return ModelWeights(embedding, tensors["output_norm.weight"], tensors.get(OUTPUT, embedding), tuple(layers))
