@@ -9,7 +9,8 @@ restores it.
 
 One exception: the content of assistant messages may hold the markup that a model writes into its answers
 (ASSISTANT_MARKUP). Templates look for it there (Qwen3.5's splits at `</think>`), and an answer that is sent back gets
-the tokens it had.
+the tokens it had. Everywhere else a template's own tests for such text fail: a user's message in `<tool_response>`
+tags, which Qwen3.5's would take for a tool's result, is a question like any other.
 """
 
 import json
