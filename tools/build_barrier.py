@@ -57,7 +57,7 @@ def compile_check_shader(output: Path) -> None:
 def compile_barrier(output: Path, pybind11_include: str) -> None:
     """native/barrier.cpp -> extension module, by $CXX (c++) against one pybind11."""
     python_include = sysconfig.get_path("include")
-    options = ["-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden"]
+    options = ["-O2", "-s", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden"]
     includes = [f"-I{pybind11_include}", f"-I{python_include}"]
     compiler = os.environ.get("CXX", "c++").split()
     command = [*compiler, *options, *includes, NATIVE / "barrier.cpp", "-o", output, "-lvulkan"]
