@@ -16,11 +16,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = ROOT / "native" / "barrier_check.py"
 
+# Newer layers (1.4.309 for one) need the last two settings; older ones (1.3.239) pass over them.
 LAYER_SETTINGS = """\
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
 khronos_validation.report_flags = error,warn
 khronos_validation.log_filename = stdout
 khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
+khronos_validation.validate_sync = true
+khronos_validation.syncval_shader_accesses_heuristic = true
 """
 
 
