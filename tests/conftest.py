@@ -1,0 +1,27 @@
+"""The Vulkan device that shader and model tests share."""
+
+import pytest
+
+from vkprefill.device import Device, _import_barrier
+from vkprefill.errors import DeviceError
+from vkprefill.vulkan_probe import choose
+
+
+def pytest_report_header() -> str:
+    try:
+        info = choose(None)
+    except DeviceError as error:
+        return f"vulkan: none ({error})"
+    barrier = "available" if _import_barrier() else "not built: one submission per dependency level"
+    return f"vulkan: {info.name} ({info.type}), driver {info.driver}, subgroups of {info.subgroup_size}; barrier operation {barrier}"
+
+
+@pytest.fixture(scope="session")
+def device():
+    """The best device there is. Its profile may be replaced by a test that puts it back."""
+    try:
+        opened = Device.open()
+    except DeviceError as error:
+        pytest.skip(f"no Vulkan device: {error}")
+    yield opened
+    opened.close()

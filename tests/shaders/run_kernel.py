@@ -1,0 +1,150 @@
+"""Run one kernel on guarded buffers and judge what comes out.
+
+Every buffer is followed by guard words that must not change. Outputs start as NaN, so that elements never written show; so do the
+rows past num_tokens, which must stay as they are. Guards and spare rows are NaN too: a kernel that reads them and uses
+what it read gives NaN.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from vkprefill.device import Buffer, Device
+from vkprefill.memory import ROW_TILE, STEP_WORDS
+from vkprefill.profiles import AMD, INTEL, NVIDIA, Profile, profile_for
+from vkprefill.quants import ROW_GROUP, layout_of, pack_rows
+from vkprefill.vulkan_probe import DeviceInfo
+from vkprefill.weights import Matrix, MatrixPart
+
+ELEMENTWISE = 1e-5  # parts of the RMS: what one float32 kernel may be off on the same input
+REDUCTION = 1e-4  # matmul, attention, delta rule
+
+GUARD_WORDS = 64
+UNTOUCHED = 0x7FC0DEAD  # a NaN that no arithmetic makes
+
+
+def _profiles() -> dict[str, Profile]:
+    some = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 0, 0, 0, ())
+    made = [profile_for(dataclasses.replace(some, vendor_id=vendor)) for vendor in (AMD, NVIDIA, INTEL, 0)]
+    cpus = [profile_for(dataclasses.replace(some, type="cpu", subgroup_size=size)) for size in (8, 4)]
+    return {profile.name: profile for profile in made} | {"cpu": cpus[0], "cpu4": cpus[1]}
+
+
+PROFILES = _profiles()
+
+
+@contextlib.contextmanager
+def using_profile(device: Device, profile: str | Profile) -> Iterator[Profile]:
+    """The device with the tile sizes of another class of device, by name or given."""
+    own = device.profile
+    device.profile = PROFILES[profile] if isinstance(profile, str) else profile
+    try:
+        yield device.profile
+    finally:
+        device.profile = own
+
+
+def padded(rows: int) -> int:
+    return -(-rows // ROW_TILE) * ROW_TILE
+
+
+class KernelRun:
+    """Buffers and a program of num_rows rows, num_tokens of them in use. Add buffers, call a kernel on `program`, then `finish`.
+
+    By-row buffers get num_rows rows (pad: rounded up to whole tiles of rows, as the engine's are); values has num_tokens.
+    """
+
+    def __init__(self, device: Device, num_tokens: int, num_rows: int | None = None, *, cache_len: int = 0, penalty: float = 0.0,
+                 num_candidates: int = 0) -> None:
+        self.device, self.num_tokens, self.num_rows = device, num_tokens, num_rows or num_tokens
+        self._buffers: dict[str, tuple[Buffer, np.ndarray, str, bool]] = {}
+        step = np.full(STEP_WORDS, UNTOUCHED, np.uint32)
+        step[:4] = num_tokens, cache_len, np.float32(penalty).view(np.uint32), num_candidates
+        self.program = device.program("test", step=self.input("step", step, by_row=False), num_rows=self.num_rows)
+
+    def input(self, name: str, values: np.ndarray, *, by_row: bool = True, pad: bool = False) -> Buffer:
+        return self._add(name, np.asarray(values), "input", by_row, pad)
+
+    def in_out(self, name: str, values: np.ndarray, *, by_row: bool = True) -> Buffer:
+        return self._add(name, np.asarray(values), "output", by_row, False)
+
+    def output(self, name: str, *shape: int, by_row: bool = True, pad: bool = False) -> Buffer:
+        """By row: shape of one row; the buffer is all NaN."""
+        values = np.full((self.num_tokens, *shape) if by_row else shape, UNTOUCHED, np.uint32).view(np.float32)
+        return self._add(name, values, "output", by_row, pad)
+
+    def scratch(self, name: str, *shape: int) -> Buffer:
+        """For kernels to hand values to each other."""
+        return self._add(name, np.full(shape, UNTOUCHED, np.uint32).view(np.float32), "scratch", False, False)
+
+    def matrix(self, name: str, data: np.ndarray, weight_type: str, *, part_rows: int | None = None) -> Matrix:
+        """Blocks uint8 [rows, row bytes] packed, in parts of at most part_rows (a multiple of 32)."""
+        kind = GGMLQuantizationType[weight_type]
+        parts = []
+        for first in range(0, len(data), part_rows or len(data)):
+            rows = data[first : first + (part_rows or len(data))]
+            parts.append(MatrixPart(first, len(rows), self.input(f"{name}[{first}:]", pack_rows(rows, kind), by_row=False)))
+        assert all(part.first_row % ROW_GROUP == 0 for part in parts)
+        block_weights, block_bytes = GGML_QUANT_SIZES[kind]
+        columns = data.shape[1] // block_bytes * block_weights
+        return Matrix(name, layout_of(kind).name, len(data), columns, tuple(parts))
+
+    def finish(self) -> dict[str, np.ndarray]:
+        """Run; check guards, inputs and spare rows; return the outputs by name, rows in use only."""
+        self.program.run()
+        results = {}
+        for name, (buffer, before, role, by_row) in self._buffers.items():
+            after = buffer.tensor.data().view(np.uint32)
+            words = buffer.num_bytes // 4
+            assert (after[words:] == UNTOUCHED).all(), f"{name}: written past its end, at words {np.flatnonzero(after[words:] != UNTOUCHED)}"
+            kept = 0 if role == "input" else words if role == "scratch" or not by_row else words // buffer.shape[0] * self.num_tokens
+            changed = np.flatnonzero(after[kept:words] != before[kept:words])
+            assert not changed.size, f"{name}: {role} changed where it must not, first at word {kept + changed[0]} of {buffer.shape}"
+            if role == "output":
+                results[name] = buffer.read()[: self.num_tokens if by_row else None]
+        for buffer, *_ in self._buffers.values():
+            buffer.free()
+        return results
+
+    def _add(self, name: str, values: np.ndarray, role: str, by_row: bool, pad: bool) -> Buffer:
+        if values.dtype == np.float64:
+            values = values.astype(np.float32)
+        values = np.ascontiguousarray(values)
+        shape = values.shape
+        if by_row:
+            assert len(values) == self.num_tokens, f"{name}: {len(values)} rows"
+            shape = (padded(self.num_rows) if pad else self.num_rows, *shape[1:])
+        count = int(np.prod(shape))
+        whole = self.device.buffer(name, (count + GUARD_WORDS,), np.uint32, memory="host", kind="test")
+        content = whole.view()
+        content[:] = UNTOUCHED
+        content[: values.size] = values.reshape(-1).view(np.uint32)
+        self.device.allocated["test"] -= GUARD_WORDS * 4
+        buffer = Buffer(name, shape, values.dtype, "host", "test", whole.tensor, self.device)
+        self._buffers[name] = buffer, content.copy(), role, by_row
+        return buffer
+
+
+def error_of(case: str, got: np.ndarray, expected: np.ndarray) -> tuple[float, str]:
+    """(largest difference / RMS of expected, message). Asserts shapes, and that nothing is NaN or infinite."""
+    assert got.shape == expected.shape, f"{case}: shape {got.shape}, expected {expected.shape}"
+    bad = np.argwhere(~np.isfinite(got))
+    if len(bad):
+        first = tuple(bad[0].tolist())
+        bits = np.ascontiguousarray(got, np.float32)[first].view(np.uint32)
+        what = "never written" if bits == UNTOUCHED else f"{got[first]}"
+        raise AssertionError(f"{case}: {len(bad)} of {got.size} not finite, first at {first}: {what}")
+    difference = np.abs(got.astype(np.float64) - expected)
+    rms = float(np.sqrt(np.mean(np.square(expected, dtype=np.float64))))
+    worst = np.unravel_index(int(difference.argmax()), difference.shape)
+    error = float(difference[worst]) / max(rms, 1e-30)
+    where = tuple(int(i) for i in worst)
+    return error, f"{case}: error {error:.2e} of the RMS {rms:.3g}, worst at {where}: {got[worst]:.8g}, expected {expected[worst]:.8g}"
+
+
+def check(case: str, got: np.ndarray, expected: np.ndarray, limit: float) -> None:
+    error, message = error_of(case, got, expected)
+    assert error <= limit, f"{message}; limit {limit:.0e}"
