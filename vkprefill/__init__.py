@@ -1,0 +1,36 @@
+"""Qwen3.5 GGUF models on any Vulkan GPU: every layer a compute shader, dispatched through Kompute."""
+
+from vkprefill.cache import Cache, Snapshot
+from vkprefill.errors import (
+    DeviceError,
+    GGUFError,
+    OutOfMemoryError,
+    RequestError,
+    ShapeError,
+    UnsupportedModelError,
+    VkPrefillError,
+)
+from vkprefill.generate import GenerationPart, GenerationResult, generate, stream_generate
+from vkprefill.model import Model, load
+from vkprefill.sampling import SamplingConfig
+from vkprefill.session import Session
+
+__all__ = [
+    "Cache",
+    "DeviceError",
+    "GGUFError",
+    "GenerationPart",
+    "GenerationResult",
+    "Model",
+    "OutOfMemoryError",
+    "RequestError",
+    "SamplingConfig",
+    "Session",
+    "ShapeError",
+    "Snapshot",
+    "UnsupportedModelError",
+    "VkPrefillError",
+    "generate",
+    "load",
+    "stream_generate",
+]

@@ -223,6 +223,7 @@ class Program:
         self.num_rows = num_rows
         self.prefix = ""  # of the labels: the layer being recorded
         self.labels: list[str] = []
+        self.shaders: set[str] = set()
         self._sequences: list = []
         self._algorithms: list = []  # kp keeps no reference of its own
         self._written: set[int] = set()
@@ -260,6 +261,7 @@ class Program:
         self._read |= reads
         self._work += work
         self.labels.append(label)
+        self.shaders.add(shader_name)
 
     def _begin_submission(self) -> None:
         """The fence at the end of a submission makes all its writes available to the next."""

@@ -152,6 +152,11 @@ class Model:
             self._run_head(num_candidates=0)
             return self._logits()
 
+    def extend(self, token_ids: Sequence[int], cache: Cache, *, positions: Sequence[int] | None = None,
+               progress: PrefillProgress | None = None) -> None:
+        """As prefill, without logits: the cache only grows."""
+        self._prefill(token_ids, positions, cache, progress)
+
     def decode(self, token_id: int, cache: Cache) -> np.ndarray:
         """Run one token at the cache's next position; logits float32 [V]."""
         self._decode(token_id, cache, num_candidates=0)
@@ -186,6 +191,10 @@ class Model:
         """As decode, but only the best tokens come back: see prefill_candidates."""
         self._decode(token_id, cache, num_candidates, penalty)
         return self._candidates(num_candidates)
+
+    def kernels(self) -> list[str]:
+        """Names of the shaders that prefill and decode use."""
+        return sorted({label for p in (self._prefill_program, self._decode_program) for label in p.shaders})
 
     def mark_seen(self, token_ids: Sequence[int]) -> None:
         """The tokens, and only those, that the penalty of the *_candidates calls applies to."""

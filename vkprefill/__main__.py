@@ -1,0 +1,5 @@
+import sys
+
+from vkprefill.cli.main import main
+
+sys.exit(main())

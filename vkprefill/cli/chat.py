@@ -1,0 +1,79 @@
+"""vkprefill chat: a conversation in the terminal."""
+from __future__ import annotations
+
+import argparse
+import sys
+
+from vkprefill.cli.common import (add_answer_options, add_model_options, add_sampling_options, max_tokens, notice, open_model, prefill_bar,
+                                  sampling_config, speeds, template_kwargs)
+from vkprefill.errors import RequestError
+from vkprefill.generate import GenerationResult
+from vkprefill.session import Session
+
+HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
+
+
+def register(subcommands: argparse._SubParsersAction) -> None:
+    parser = subcommands.add_parser("chat", help="talk to the model", description=f"Talk to the model, one line at a time. {HELP}.")
+    add_answer_options(parser)
+    add_sampling_options(parser)
+    add_model_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def read_line() -> str | None:
+    """The user's next line, None at the end of the input."""
+    if sys.stdin.isatty():
+        print("> ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return None
+    try:
+        return line.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"stdin: byte {error.start} of the line is not UTF-8") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    sampling, limit, variables = sampling_config(args), max_tokens(args), template_kwargs(args)
+    start = [{"role": "system", "content": args.system_prompt}] if args.system_prompt is not None else []
+    messages = list(start)
+    with open_model(args) as model:
+        session = Session(model)
+        notice(HELP)
+        while True:
+            try:
+                line = read_line()
+            except KeyboardInterrupt:
+                notice("")
+                return 130
+            except RequestError as error:
+                notice(f"Error: {error}")
+                continue
+            if line is None or line.strip() == "/quit":
+                return 0
+            if line.strip() == "/clear":
+                messages = list(start)
+                continue
+            if not line.strip():
+                continue
+            messages.append({"role": "user", "content": line})
+            result, interrupted = GenerationResult(), False
+            try:
+                with prefill_bar() as progress:
+                    for part in session.stream(messages, max_tokens=limit, sampling=sampling, template_kwargs=variables, progress=progress):
+                        result.add(part)
+                        print(part.text, end="", flush=True)
+            except KeyboardInterrupt:
+                interrupted = True
+            except RequestError as error:
+                notice(f"Error: {error}")
+                messages.pop()
+                continue
+            print(flush=True)
+            if interrupted and not result.text:
+                messages.pop()
+                notice("stopped; the question is forgotten")
+            else:
+                messages.append({"role": "assistant", "content": result.text})
+                notice("stopped" if interrupted else speeds(result.timings.as_dict()))

@@ -1,0 +1,215 @@
+"""Prompt -> answer: generate_step (token ids) < stream_generate (pieces of text) < generate (the whole result)."""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vkprefill.cache import Cache
+from vkprefill.errors import RequestError
+from vkprefill.model import Model, PrefillProgress
+from vkprefill.sampling import Sampler, SamplingConfig
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
+"""Text (one user message, if the file has a chat template), token ids as they stand, or chat messages."""
+
+OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasoning before the answer
+
+
+@dataclass
+class Timings:
+    """Token counts and milliseconds of one generation; `as_dict` has llama-server's names.
+
+    cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the model ran; predicted_n: tokens sampled, the
+    end-of-generation token included.
+    """
+
+    cache_n: int = 0
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+    specprefill: str = "disabled"
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "cache_n": self.cache_n,
+            "prompt_n": self.prompt_n,
+            "prompt_ms": self.prompt_ms,
+            "prompt_per_token_ms": _ratio(self.prompt_ms, self.prompt_n),
+            "prompt_per_second": _ratio(self.prompt_n * 1e3, self.prompt_ms),
+            "predicted_n": self.predicted_n,
+            "predicted_ms": self.predicted_ms,
+            "predicted_per_token_ms": _ratio(self.predicted_ms, self.predicted_n),
+            "predicted_per_second": _ratio(self.predicted_n * 1e3, self.predicted_ms),
+            "specprefill": self.specprefill,
+        }
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b else None
+
+
+@dataclass
+class GenerationPart:
+    """A piece of the answer. text may be empty while a character is incomplete; the last part has a finish_reason.
+
+    finish_reason: "stop" (the model ended its answer) or "length" (max_tokens or the context is used up).
+    """
+
+    text: str
+    token_id: int | None
+    timings: Timings
+    finish_reason: str | None = None
+
+
+@dataclass
+class GenerationResult:
+    """A whole answer. token_ids: those of the text, without the end-of-generation token."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = "length"
+    timings: Timings = field(default_factory=Timings)
+
+    def add(self, part: GenerationPart) -> None:
+        self.text += part.text
+        if part.token_id is not None:
+            self.token_ids.append(part.token_id)
+        self.finish_reason, self.timings = part.finish_reason or self.finish_reason, part.timings
+
+    def as_dict(self) -> dict[str, object]:
+        """The object that `generate --json` prints."""
+        return {"text": self.text, "token_ids": self.token_ids, "finish_reason": self.finish_reason, "timings": self.timings.as_dict(),
+                "specprefill": {"status": self.timings.specprefill}}
+
+
+def encode_prompt(model: Model, prompt: Prompt, *, raw: bool = False, system_prompt: str | None = None,
+                  template_kwargs: Mapping[str, object] | None = None) -> tuple[list[int], bool]:
+    """(token ids, whether the model is asked to think first).
+
+    raw: text as it stands, special tokens in it are read as such. Raises RequestError for an empty prompt.
+    """
+    if isinstance(prompt, str):
+        if raw or model.chat_template is None:
+            ids = model.tokenizer.encode(prompt, special=True)
+            if model.tokenizer.add_bos and model.tokenizer.bos_token_id is not None:
+                ids = [model.tokenizer.bos_token_id, *ids]
+            return _not_empty(ids), False
+        prompt = [{"role": "user", "content": prompt}]
+        if system_prompt is not None:
+            prompt = [{"role": "system", "content": system_prompt}, *prompt]
+    if len(prompt) and isinstance(prompt[0], Mapping):
+        if model.chat_template is None:
+            raise RequestError(f"messages: {model.path.name} has no chat template")
+        ids = model.chat_template.encode(prompt, **(template_kwargs or {}))
+        return _not_empty(ids), ends_in_thinking(model, ids)
+    return _not_empty(list(prompt)), False
+
+
+def ends_in_thinking(model: Model, token_ids: Sequence[int]) -> bool:
+    return model.tokenizer.decode(token_ids[-8:]).rstrip().endswith(OPEN_THINKING)
+
+
+def _not_empty(ids: list[int]) -> list[int]:
+    if not ids:
+        raise RequestError("prompt: it is empty, wanted at least one token")
+    return ids
+
+
+def generate_step(model: Model, token_ids: Sequence[int], cache: Cache, sampler: Sampler, *, timings: Timings,
+                  progress: PrefillProgress | None = None) -> Iterator[int]:
+    """Sampled token ids, without end: prefill token_ids into the cache, then decode each sampled token when the next is asked for.
+
+    Adds to timings as it goes.
+    """
+    generated: list[int] = []
+    model.mark_seen([])
+    start = time.perf_counter()
+    token_id = _next_token(model, token_ids, cache, sampler, generated, progress)
+    now = time.perf_counter()
+    timings.prompt_n += len(token_ids)
+    timings.prompt_ms += (now - start) * 1e3
+    start = now
+    while True:
+        timings.predicted_n += 1
+        timings.predicted_ms = (time.perf_counter() - start) * 1e3
+        yield token_id
+        if sampler.config.presence_penalty and token_id not in generated:
+            generated.append(token_id)
+            model.mark_seen(generated)
+        token_id = _next_token(model, token_id, cache, sampler, generated, None)
+
+
+def _next_token(model: Model, tokens: Sequence[int] | int, cache: Cache, sampler: Sampler, generated: list[int],
+                progress: PrefillProgress | None) -> int:
+    """Run the prompt (a sequence) or one token (an int) and sample the next. generated: distinct tokens the penalty applies to."""
+    penalty, count = sampler.config.presence_penalty, sampler.num_candidates
+    single = isinstance(tokens, int)
+    if count is None:
+        logits = model.decode(tokens, cache) if single else model.prefill(tokens, cache=cache, progress=progress)
+        logits[generated] -= np.float32(penalty)
+        return sampler.sample(np.arange(len(logits)), logits)
+    count = min(count, model.config.vocab_size)
+    if single:
+        candidates = model.decode_candidates(tokens, cache, count, penalty=penalty)
+    else:
+        candidates = model.prefill_candidates(tokens, cache, count, penalty=penalty, progress=progress)
+    return sampler.sample(*candidates)
+
+
+def stream_tokens(model: Model, token_ids: Sequence[int], cache: Cache, sampling: SamplingConfig, *, max_tokens: int | None = None,
+                  timings: Timings | None = None, progress: PrefillProgress | None = None) -> Iterator[GenerationPart]:
+    """The answer to a prompt of token ids, piece by piece, on the caller's cache. sampling: resolved. See stream_generate."""
+    if max_tokens is not None and max_tokens < 1:
+        raise RequestError(f"max_tokens: found {max_tokens}, wanted at least 1")
+    timings = timings or Timings()
+    room = cache.max_context - len(cache) - len(token_ids)
+    if room < 1:
+        raise RequestError(f"context: the prompt has {len(cache) + len(token_ids)} tokens, the context {cache.max_context}; "
+                           "at least one more is needed for the answer")
+    limit = min(room + 1, max_tokens or room + 1)  # the last token sampled need not be run
+    decoder = model.tokenizer.stream_decoder(special=False)
+    for token_id in generate_step(model, token_ids, cache, Sampler(sampling), timings=timings, progress=progress):
+        if token_id in model.tokenizer.eog_token_ids:
+            yield GenerationPart(decoder.finish(), None, timings, "stop")
+            return
+        last = timings.predicted_n == limit
+        yield GenerationPart(decoder.push(token_id) + (decoder.finish() if last else ""), token_id, timings, "length" if last else None)
+        if last:
+            return
+
+
+def stream_generate(model: Model, prompt: Prompt, *, max_tokens: int | None = 64, sampling: SamplingConfig | None = None,
+                    cache: Cache | None = None, raw: bool = False, system_prompt: str | None = None,
+                    template_kwargs: Mapping[str, object] | None = None, progress: PrefillProgress | None = None
+                    ) -> Iterator[GenerationPart]:
+    """Pieces of the answer as they come.
+
+    max_tokens: None for as many as the context holds; sampling: settings left out come from the file or Qwen3.5's card; cache: continued
+    and kept (None: one for this call). Raises RequestError for a prompt that is empty or longer than the context.
+    """
+    ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
+    resolved = (sampling or SamplingConfig()).resolve(model.metadata, thinking)
+    own = cache is None
+    cache = model.new_cache() if cache is None else cache
+    try:
+        yield from stream_tokens(model, ids, cache, resolved, max_tokens=max_tokens, progress=progress)
+    finally:
+        if own:
+            cache.close()
+
+
+def generate(model: Model, prompt: Prompt, **options: object) -> GenerationResult:
+    """The whole answer; options as for stream_generate."""
+    return collect(stream_generate(model, prompt, **options))
+
+
+def collect(parts: Iterator[GenerationPart]) -> GenerationResult:
+    """All parts as one result."""
+    result = GenerationResult()
+    for part in parts:
+        result.add(part)
+    return result
