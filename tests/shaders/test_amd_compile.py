@@ -1,0 +1,122 @@
+"""What RADV's compiler makes of every shader for the Radeon 780M, on a device without hardware.
+
+No CPU driver would tell that a kernel spills or takes minutes to compile on a GPU. `tools/amd_compile.py` does the
+work.
+"""
+
+import json
+
+import pytest
+
+from tools import amd_compile
+from vkprefill.spirv import manifest
+
+MAX_SECONDS = 5  # of CPU time for one pipeline
+UPDATE = "if that is meant: python -m tools.amd_compile --update"
+
+
+def key(pipeline: dict) -> tuple[str, str]:
+    return pipeline["shader"], json.dumps(pipeline["constants"])
+
+
+def name(pipeline: dict) -> str:
+    return f"{pipeline['shader']} {pipeline['constants']}"
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[dict]:
+    return amd_compile.cases()
+
+
+@pytest.fixture(scope="module")
+def table(cases) -> dict:
+    icd = amd_compile.find_icd()
+    if icd is None:
+        pytest.skip("RADV is not installed (package mesa-vulkan-drivers)")
+    return amd_compile.compile_all(icd, amd_compile.FAMILY, cases)
+
+
+def test_every_shader_is_among_the_cases(cases):
+    missing = manifest().keys() - {case["shader"] for case in cases}
+    assert not missing, "no program that amd_compile records uses these shaders: extend its record()"
+
+
+def test_every_pipeline_compiles_in_time(table, cases):
+    assert len(table["pipelines"]) == len(cases)
+    assert [(name(p), p["error"]) for p in table["pipelines"] if "error" in p] == []
+    assert [(name(p), p["seconds"]) for p in table["pipelines"] if p["seconds"] > MAX_SECONDS] == []
+
+
+def test_no_worse_than_the_stored_table(table):
+    """Registers, spills and waves; they differ between Mesa versions, so only the same version is compared."""
+    stored = [t for t in amd_compile.load_table() if (t["mesa"], t["family"]) == (table["mesa"], table["family"])]
+    if not stored:
+        pytest.skip(f"no stored table for Mesa {table['mesa']}; python -m tools.amd_compile --update adds one")
+    known = {key(p): p for p in stored[0]["pipelines"]}
+    found = []
+    for p in table["pipelines"]:
+        before = known.get(key(p))
+        if p["vgpr_spills"]:
+            found.append(f"{name(p)}: {p['vgpr_spills']} vector registers spilled")
+        if before is None:
+            found.append(f"{name(p)}: not in the stored table")
+            continue
+        found += [
+            f"{name(p)}: {what} {p[what]}, stored {before[what]}"
+            for what in ("vgprs", "sgpr_spills")
+            if p[what] > before[what]
+        ]
+        if p["waves"] < before["waves"]:
+            found.append(f"{name(p)}: waves {p['waves']}, stored {before['waves']}")
+    assert found == [], UPDATE
+
+
+def test_stored_tables_are_free_of_vector_spills():
+    tables = amd_compile.load_table()
+    assert tables
+    assert [(t["mesa"], name(p)) for t in tables for p in t["pipelines"] if p["vgpr_spills"]] == []
+
+
+def test_loop_count():
+    """The loop counter on a text of our own: one pass of the outer loop, the inner one four times."""
+    assembly = """\
+BB0:
+\tv_mov_b32_e32 v0, 0                                        ; 7e000280
+BB1:
+\tv_add_nc_u32_e32 v1, v0, v0                                ; 4a020100
+BB2:
+\tv_dual_fmac_f32 v1, s1, v2 :: v_dual_fmac_f32 v3, s1, v4   ; c8000000
+\tv_fma_f32 v5, s1, v6, v5                                   ; d6130005
+\ts_add_u32 s2, s2, 1                                        ; 80028102
+\ts_cbranch_scc1 BB2                                         ; bfa20000
+BB3:
+\ts_cbranch_scc1 BB1                                         ; bfa20000
+"""
+    assert amd_compile.count_loop(assembly, [4]) == {"valu": 9, "vopd": 4, "fma": 12}
+    assert amd_compile.count_loop("BB0:\n\ts_endpgm ; bf810000\n", [4]) is None
+
+
+def test_a_pipeline_that_brings_the_compiler_down_is_named(monkeypatch):
+    """The cases after it are compiled all the same."""
+    answers = {
+        "a": {
+            "seconds": 0.1,
+            "statistics": dict.fromkeys(
+                ("VGPRs", "Spilled SGPRs", "Spilled VGPRs", "LDS size", "Subgroups per SIMD", "Code size"), 8
+            ),
+            "assembly": "exec",
+        }
+    }
+
+    def child(icd, family, jobs):
+        yield {"device": "d", "mesa": "1.2.3"}
+        for job in jobs:
+            if job == "b":
+                yield {"error": "status -11: "}
+                return
+            yield answers["a"]
+
+    monkeypatch.setattr(amd_compile, "_run_child", child)
+    monkeypatch.setattr(amd_compile, "_job", lambda case: case["shader"])
+    found = amd_compile.compile_all("icd", "phoenix", [{"shader": s, "constants": {}} for s in "abab"])["pipelines"]
+    assert [p.get("error", "ok") for p in found] == ["ok", "status -11: ", "ok", "status -11: "]

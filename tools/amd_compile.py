@@ -1,0 +1,458 @@
+"""Compile every shader for an AMD GPU that need not be there, and print what RADV's compiler made of it.
+
+    python -m tools.amd_compile                        Radeon 780M, the driver of this system
+    python -m tools.amd_compile --family navi21 --json
+    python -m tools.amd_compile --icd FILE --update    store the table in benchmarks/amd_compile.json
+
+RADV (Mesa's driver for AMD GPUs) makes a device without hardware when RADV_FORCE_FAMILY names a GPU; its compiler is
+the real one. What is compiled is what the product dispatches: the programs of whole models are recorded on a device
+that only takes notes, with the profile for AMD GPUs, for each shape of model, weight format and type of cache.
+
+waves: of one SIMD (hardware has 16 at most). RADV counts a wave of 64 twice; here it is counted once. valu, vopd:
+vector instructions and dual-issue pairs among them (a pair counted once) per multiply-add and lane over one pass of
+the matmul's loop along K; 1 / valu is the fraction of the single-issue peak that instruction issue allows.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+
+from tools.make_model import make_config
+from vkprefill import model as model_module
+from vkprefill.device import Buffer, Device, Program
+from vkprefill.memory import KV_TYPES, MAX_CANDIDATES, MemoryBill
+from vkprefill.profiles import AMD, profile_for
+from vkprefill.quants import LAYOUT_OF, LAYOUTS, packed_row_bytes, padded_rows
+from vkprefill.spirv import SPIRV, load_shader, pack_words
+from vkprefill.tensors import tensor_specs
+from vkprefill.vulkan_probe import DeviceInfo
+from vkprefill.weights import Matrix, MatrixPart, _assemble, part_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "benchmarks" / "amd_compile.json"
+FAMILY = "phoenix"  # the Radeon 780M
+OLD_NAMES = {"phoenix": "GFX1103_R1"}  # before Mesa 24
+SHAPES = ("0.8B", "4B")
+CONTEXT = 20480
+CHILD_TIMEOUT = 600
+
+Key = tuple[str, tuple[tuple[str, float], ...]]
+
+
+# ---- what the product dispatches
+
+
+class _Memory:
+    """In place of a kp tensor: zeros, taken from the system only where they are looked at."""
+
+    def __init__(self, words: int) -> None:
+        self.words = words
+
+    def data(self) -> np.ndarray:
+        return np.zeros(self.words, np.uint32)
+
+    def destroy(self) -> None:
+        pass
+
+
+class _RecordingDevice(Device):
+    """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing."""
+
+    def __init__(self, seen: set[Key]) -> None:
+        self.info = DeviceInfo(
+            0, "recorder", "integrated", AMD, "", "1.3.0", 16 << 30, 8 << 30, 64, 2**32 - 4, 1024, 65536, ()
+        )
+        self.profile = profile_for(self.info)
+        self.allocated, self.lost, self.closed, self.seen = {}, False, True, seen
+
+    def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
+        shape = tuple(int(n) for n in shape)
+        return Buffer(label, shape, np.dtype(dtype), memory, kind, _Memory(int(np.prod(shape))), self)
+
+    def require(self, num_bytes: int, what: str) -> None:
+        pass
+
+    def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
+        return _RecordingProgram(self, name, step, num_rows)
+
+
+class _RecordingProgram(Program):
+    num_submissions = 1
+
+    def dispatch(self, shader_name, buffers, workgroups, *, constants=None, push=None, work=0.0, label="") -> None:
+        shader = load_shader(shader_name)
+        pack_words(shader_name, "constants", shader.constants, constants or {})  # checks the names
+        self.device.seen.add((shader_name, tuple((constants or {}).items())))
+
+    def run(self, between=None) -> None:
+        pass
+
+
+def _weights(config, device: Device, layout: str):
+    """The weights of a model whose matrices all have one layout, without content."""
+    weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
+    tensors: dict[str, Matrix | Buffer] = {}
+    for spec in tensor_specs(config):
+        if spec.role == "vector":
+            tensors[spec.name] = device.buffer(spec.name, spec.shape)
+            continue
+        row_bytes = packed_row_bytes(weight_type, spec.shape[1])
+        parts = tuple(
+            MatrixPart(first, rows, device.buffer(spec.name, (padded_rows(rows) * row_bytes // 4,), np.uint32))
+            for first, rows in part_rows(spec.shape[0], row_bytes)
+        )
+        tensors[spec.name] = Matrix(spec.name, layout, *spec.shape, parts)
+    return _assemble(tensors, config)
+
+
+def record(shape: str, layout: str, kv_type: str) -> set[Key]:
+    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, all logits, snapshots."""
+    seen: set[Key] = set()
+    config, device = make_config(shape), _RecordingDevice(seen)
+    model = model_module.Model.__new__(model_module.Model)
+    model.config, model.device, model.kv_type = config, device, kv_type
+    replaced = {
+        "load_weights": lambda file, config, device, progress: _weights(config, device, layout),
+        "memory_bill": lambda *_, **__: MemoryBill(0, 0, 0, 0, 0),
+    }
+    with mock.patch.multiple(model_module, **replaced):
+        model._allocate_and_record(SimpleNamespace(label=shape), CONTEXT, None, lambda *_: None)
+    cache = model.new_cache()
+    model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
+    cache.snapshot().free()
+    model.decode_candidates(3, cache, MAX_CANDIDATES)
+    model.logits([1, 2])
+    return seen
+
+
+def cases() -> list[dict]:
+    """Every pipeline of the product: shader, constants by name, models that use it."""
+    users: dict[Key, set[str]] = {}
+    for shape in SHAPES:
+        for layout, kv_type in [(name, KV_TYPES[0]) for name in LAYOUTS] + [("q4_k", name) for name in KV_TYPES[1:]]:
+            for key in record(shape, layout, kv_type):
+                users.setdefault(key, set()).add(shape)
+    return [
+        {"shader": name, "constants": dict(constants), "models": sorted(users[name, constants])}
+        for name, constants in sorted(users, key=str)
+    ]
+
+
+# ---- the child process: a null device, one pipeline after another
+
+
+def _child() -> None:
+    """Reads cases from standard input, writes a line of JSON for the device, then one for each case."""
+    import vulkan as vk
+
+    instance = vk.vkCreateInstance(
+        vk.VkInstanceCreateInfo(pApplicationInfo=vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 1, 0))), None
+    )
+    physical = vk.vkEnumeratePhysicalDevices(instance)[0]
+    properties = vk.vkGetPhysicalDeviceProperties(physical)
+    version = properties.driverVersion
+    print(
+        json.dumps(
+            {"device": properties.deviceName, "mesa": f"{version >> 22}.{(version >> 12) & 1023}.{version & 4095}"}
+        ),
+        flush=True,
+    )
+    queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=0, pQueuePriorities=[1.0])
+    feature = vk.VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR(pipelineExecutableInfo=vk.VK_TRUE)
+    device = vk.vkCreateDevice(
+        physical,
+        vk.VkDeviceCreateInfo(
+            pNext=feature, pQueueCreateInfos=[queue], ppEnabledExtensionNames=["VK_KHR_pipeline_executable_properties"]
+        ),
+        None,
+    )
+    for case in json.load(sys.stdin):
+        print(json.dumps(_compile(vk, device, case)), flush=True)
+
+
+def _compile(vk, device, case: dict) -> dict:
+    code, spec = Path(case["spv"]).read_bytes(), case["spec"]
+    stage_bit = vk.VK_SHADER_STAGE_COMPUTE_BIT
+    bindings = [
+        vk.VkDescriptorSetLayoutBinding(
+            binding=i, descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=1, stageFlags=stage_bit
+        )
+        for i in range(case["bindings"])
+    ]
+    sets = vk.vkCreateDescriptorSetLayout(device, vk.VkDescriptorSetLayoutCreateInfo(pBindings=bindings), None)
+    ranges = [vk.VkPushConstantRange(stageFlags=stage_bit, offset=0, size=case["push"])] if case["push"] else []
+    layout = vk.vkCreatePipelineLayout(
+        device, vk.VkPipelineLayoutCreateInfo(pSetLayouts=[sets], pPushConstantRanges=ranges), None
+    )
+    module = vk.vkCreateShaderModule(device, vk.VkShaderModuleCreateInfo(codeSize=len(code), pCode=code), None)
+    entries = [vk.VkSpecializationMapEntry(constantID=i, offset=4 * i, size=4) for i in range(len(spec))]
+    data = vk.ffi.from_buffer(struct.pack(f"{len(spec)}I", *spec))
+    stage = vk.VkPipelineShaderStageCreateInfo(
+        stage=stage_bit,
+        module=module,
+        pName="main",
+        pSpecializationInfo=vk.VkSpecializationInfo(pMapEntries=entries, dataSize=4 * len(spec), pData=data),
+    )
+    flags = vk.VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR
+    flags |= vk.VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR
+    start = time.process_time()
+    info = vk.VkComputePipelineCreateInfo(flags=flags, stage=stage, layout=layout)
+    created = vk.vkCreateComputePipelines(device, None, 1, [info], None)
+    result = {"seconds": round(time.process_time() - start, 3)}
+    pipeline = created[0]
+
+    def function(name: str):
+        return vk.ffi.cast(f"PFN_{name}", vk.lib.vkGetDeviceProcAddr(device, name.encode()))
+
+    ffi = vk.ffi
+    count = ffi.new("uint32_t*")
+    which = ffi.new(
+        "VkPipelineExecutableInfoKHR*",
+        {"sType": vk.VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, "pipeline": pipeline},
+    )
+    get = function("vkGetPipelineExecutableStatisticsKHR")
+    get(device, which, count, ffi.NULL)
+    statistics = ffi.new("VkPipelineExecutableStatisticKHR[]", count[0])
+    for s in statistics:
+        s.sType = vk.VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR
+    get(device, which, count, statistics)
+    result["statistics"] = {
+        ffi.string(s.name).decode(): s.value.u64
+        for s in statistics
+        if s.format == vk.VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR
+    }
+    get = function("vkGetPipelineExecutableInternalRepresentationsKHR")
+    get(device, which, count, ffi.NULL)
+    texts = ffi.new("VkPipelineExecutableInternalRepresentationKHR[]", count[0])
+    for t in texts:
+        t.sType = vk.VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR
+    get(device, which, count, texts)
+    buffers = [ffi.new("char[]", t.dataSize) for t in texts]
+    for t, buffer in zip(texts, buffers, strict=True):
+        t.pData = buffer
+    get(device, which, count, texts)
+    result["assembly"] = next(
+        ffi.string(b).decode() for t, b in zip(texts, buffers, strict=True) if ffi.string(t.name) == b"Assembly"
+    )
+    vk.vkDestroyPipeline(device, pipeline, None)
+    return result
+
+
+def count_loop(assembly: str, trips: list[int]) -> dict[str, int] | None:
+    """Instructions of one pass of the outermost loop; those of the loops in it count `trips` times, from outside in."""
+    blocks: list[tuple[str, list[str]]] = []
+    for line in assembly.splitlines():
+        if m := re.match(r"(BB\d+):", line):
+            blocks.append((m[1], []))
+        elif blocks and (m := re.match(r"\s+([a-z_0-9]+[^;]*)", line)):
+            blocks[-1][1].append(m[1].strip())
+    index = {name: i for i, (name, _) in enumerate(blocks)}
+    loops = set()
+    for i, (_, code) in enumerate(blocks):
+        for instruction in code:
+            m = re.match(r"s_c?branch\S*\s+(BB\d+)", instruction)
+            if m and index.get(m[1], len(blocks)) <= i:
+                loops.add((index[m[1]], i))
+    # Two branches back to one block are one loop.
+    loops = {first: max(last for f, last in loops if f == first) for first, _ in loops}.items()
+    if not loops:
+        return None
+    outer = max(loops, key=lambda loop: loop[1] - loop[0])
+    total = {"valu": 0, "vopd": 0, "fma": 0}
+    for i in range(outer[0], outer[1] + 1):
+        weight = 1
+        depth = sum(a <= i <= b for a, b in loops) - 1
+        if depth > len(trips):
+            return None
+        for n in trips[:depth]:
+            weight *= n
+        for instruction in blocks[i][1]:
+            if instruction.startswith("v_"):
+                total["valu"] += weight
+                total["vopd"] += weight * instruction.startswith("v_dual_")
+                total["fma"] += weight * len(
+                    re.findall(r"\bv_(?:dual_)?(?:fma|fmac|fmaak|fmamk|fma_mix)_f32", instruction)
+                )
+    return total
+
+
+# ---- the parent
+
+
+def find_icd() -> Path | None:
+    """The file by which the Vulkan loader finds RADV, None where RADV is not installed."""
+    folders = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d")
+    files = [p for folder in folders for p in sorted(Path(folder).glob("radeon_icd*.json"))]
+    own = [p for p in files if platform.machine() in p.name or p.name == "radeon_icd.json"]
+    return (own or [None])[0]
+
+
+def _job(case: dict) -> dict:
+    shader = load_shader(case["shader"])
+    return {
+        "spv": str(SPIRV / f"{case['shader']}.spv"),
+        "spec": pack_words(case["shader"], "constants", shader.constants, case["constants"]).tolist(),
+        "bindings": len(shader.bindings),
+        "push": 4 * len(shader.push),
+    }
+
+
+def _run_child(icd: Path, family: str, jobs: list[dict]) -> Iterator[dict]:
+    """Lines of the child; the last has `error` when it did not end well."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RADV_", "VK_", "ACO_"))}
+    environment |= {
+        "VK_ICD_FILENAMES": str(icd),
+        "VK_DRIVER_FILES": str(icd),
+        "RADV_FORCE_FAMILY": family,
+        "RADV_DEBUG": "nocache",
+        "MESA_SHADER_CACHE_DISABLE": "true",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "tools.amd_compile", "--child"]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            input=json.dumps(jobs),
+            capture_output=True,
+            text=True,
+            timeout=CHILD_TIMEOUT,
+        )
+        output, error = done.stdout, done.returncode and f"status {done.returncode}: {done.stderr.strip()[-300:]}"
+    except subprocess.TimeoutExpired as expired:
+        output, error = (expired.stdout or b"").decode(), f"not ready after {CHILD_TIMEOUT} s"
+    yield from (json.loads(line) for line in output.splitlines() if line.startswith("{"))
+    if error:
+        yield {"error": error}
+
+
+def compile_all(icd: Path, family: str, wanted: list[dict]) -> dict:
+    """The table of `wanted` cases on one GPU: {mesa, family, device, date, pipelines}.
+
+    Raises RuntimeError where the driver has no device of this family.
+    """
+    names = [family, family.upper(), OLD_NAMES.get(family)]
+    for name in dict.fromkeys(filter(None, names)):
+        about = next(_run_child(icd, name, []))
+        if "error" not in about:
+            break
+    else:
+        raise RuntimeError(f"{icd}: no device for {family}: {about['error']}")
+    pipelines: list[dict] = []
+    while len(pipelines) < len(wanted):
+        rest = wanted[len(pipelines) :]
+        lines = list(_run_child(icd, name, [_job(case) for case in rest]))
+        results = [line for line in lines[1:] if "error" not in line]
+        pipelines += [_row(case, result) for case, result in zip(rest, results, strict=False)]
+        if len(results) < len(rest):  # the child fell over this one; a new child goes on after it
+            pipelines.append({**rest[len(results)], "error": lines[-1].get("error", "no answer")})
+    return {
+        "mesa": about["mesa"],
+        "family": family,
+        "device": about["device"],
+        "date": datetime.date.today().isoformat(),
+        "pipelines": pipelines,
+    }
+
+
+def _row(case: dict, result: dict) -> dict:
+    statistics, assembly = result["statistics"], result["assembly"]
+    # A wave of 32 has a mask of 32 bits. (The subgroup size that the API tells is 64 either way.)
+    wave = 32 if re.search(r"\bexec_lo\b|saveexec_b32", assembly) else 64
+    waves = next(statistics[name] for name in ("Subgroups per SIMD", "Occupancy") if name in statistics)
+    row = {
+        **case,
+        "wave": wave,
+        "vgprs": statistics["VGPRs"],
+        "sgpr_spills": statistics["Spilled SGPRs"],
+        "vgpr_spills": statistics["Spilled VGPRs"],
+        "lds": statistics["LDS size"],
+        "waves": waves // 2 if wave == 64 else waves,
+        "code": statistics["Code size"],
+        "seconds": result["seconds"],
+    }
+    kernel, _, layout_name = case["shader"].partition("_")
+    if kernel == "matmul":
+        layout, c = LAYOUTS[layout_name], case["constants"]
+        loop = count_loop(assembly, [layout.unit_weights // 32, 4])
+        per_pass = c["TM"] * c["TN"] * layout.unit_weights
+        if loop and per_pass <= loop["fma"] < per_pass * 1.2:  # otherwise the loops are not those of the source
+            row |= {"valu": round(loop["valu"] / per_pass, 3), "vopd": round(loop["vopd"] / per_pass, 3)}
+    return row
+
+
+def load_table() -> list[dict]:
+    """The stored tables, one for each Mesa version and family."""
+    return json.loads(TABLE.read_text())["tables"] if TABLE.exists() else []
+
+
+def store(table: dict) -> None:
+    """Put a table in place of the one of the same Mesa version and family."""
+    same = (table["mesa"], table["family"])
+    tables = [t for t in load_table() if (t["mesa"], t["family"]) != same] + [table]
+    rows = []
+    for t in sorted(tables, key=lambda t: (t["family"], [int(n) for n in t["mesa"].split(".")])):
+        head = ", ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in t.items() if k != "pipelines")
+        rows.append(f'{{{head}, "pipelines": [\n' + ",\n".join(json.dumps(p) for p in t["pipelines"]) + "\n]}")
+    TABLE.write_text('{"tables": [\n' + ",\n".join(rows) + "\n]}\n")
+
+
+def show(table: dict) -> None:
+    print(f"{table['device']}, Mesa {table['mesa']}, {table['date']}; spills: SGPRs/VGPRs; LDS and code in bytes")
+    print(f"{'shader':17} {'constants':42} wave VGPRs spills   LDS waves  code seconds  valu  vopd")
+    for p in table["pipelines"]:
+        constants = " ".join(f"{v}" if isinstance(v, int) else f"{v:.0e}" for v in p["constants"].values())
+        if "error" in p:
+            print(f"{p['shader']:17} {constants:42} {p['error']}")
+            continue
+        loop = f"{p['valu']:6.3f} {p['vopd']:.3f}" if "valu" in p else ""
+        spills = f"{p['sgpr_spills']}/{p['vgpr_spills']}"
+        print(
+            f"{p['shader']:17} {constants:42} {p['wave']:4} {p['vgprs']:5} {spills:>6} {p['lds']:5} "
+            f"{p['waves']:5} {p['code']:5} {p['seconds']:7.3f} {loop}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--icd", type=Path, help="RADV's ICD file (default: the installed one)")
+    parser.add_argument("--family", default=FAMILY, help=f"GPU family in Mesa's words (default: {FAMILY})")
+    parser.add_argument("--only", default="", help="only shaders whose name starts so")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.add_argument("--update", action="store_true", help=f"store the table in {TABLE.relative_to(ROOT)}")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        return _child()
+    icd = arguments.icd or find_icd()
+    if icd is None:
+        sys.exit("amd_compile: RADV is not installed (package mesa-vulkan-drivers); give its ICD file with --icd")
+    if arguments.update and arguments.only:
+        sys.exit("amd_compile: --update stores whole tables, not with --only")
+    try:
+        table = compile_all(icd, arguments.family, [c for c in cases() if c["shader"].startswith(arguments.only)])
+    except RuntimeError as error:
+        sys.exit(f"amd_compile: {error}")
+    print(json.dumps(table, indent=1)) if arguments.json else show(table)
+    if arguments.update:
+        store(table)
+    if any("error" in p for p in table["pipelines"]):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
