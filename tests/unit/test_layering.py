@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "vkprefill"
+COMPILED = {"_barrier": "device"}  # extension module -> the one module that imports it
 MODULE_LINE = re.compile(r"^    (\w+)(\.py|/)\s")
 
 
@@ -59,6 +60,10 @@ def violations(source: str, path: Path, order: dict[str, int]) -> list[str]:
         target = rest.split(".")[0]
         if top == "kp" and own != "device":
             found.append(f"{where}:{line}: imports kp; only device.py may")
+        if top == PACKAGE and target in COMPILED:
+            if own != COMPILED[target]:
+                found.append(f"{where}:{line}: imports {target}; only {COMPILED[target]}.py may")
+            continue
         if top != PACKAGE or target == own:
             continue
         if target not in order:
@@ -89,6 +94,8 @@ def test_imports_follow_the_layers(path):
         ("from . import model", "imports model, which stands below"),
         ("import vkprefill.model", "imports model, which stands below"),
         ("def f():\n    import kp", "only device.py may"),
+        ("from ._barrier import Barrier", "only device.py may"),
+        ("from vkprefill._barrier import Barrier", "only device.py may"),
         ("from .nowhere import x", "does not list"),
         ("from .errors import ShapeError\nimport numpy as np", None),
     ],
