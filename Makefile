@@ -20,3 +20,11 @@ shaders: setup
 clean:
 	rm -rf .venv build dist *.egg-info vkprefill/spirv vkprefill/_barrier*.so .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# The kernels and the model on a second Vulkan driver for the CPU, with other limits than Mesa's (subgroups of 4).
+.PHONY: test-swiftshader
+test-swiftshader: setup
+	@tools/get_swiftshader.sh
+	@VK_ICD_FILENAMES=$(CURDIR)/build/swiftshader/vk_swiftshader_icd.json \
+	VK_DRIVER_FILES=$(CURDIR)/build/swiftshader/vk_swiftshader_icd.json \
+	.venv/bin/python -m pytest tests/shaders tests/model

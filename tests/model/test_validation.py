@@ -1,0 +1,68 @@
+"""A whole model under the validation layer: core and synchronisation checks, not one message.
+
+A program's barriers are derived from what the manifest says a shader reads and writes. A CPU driver runs dispatches in
+order and hides a missing one; the layer does not. Each run is a process of its own: the layer is chosen by environment
+variables.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.shaders.test_barrier import LAYER_SETTINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = Path(__file__).with_name("validation_run.py")
+MODEL = ROOT / "tests" / "data" / "models" / "tiny-c-q4km.gguf"
+MESSAGE = re.compile(r"VUID-|SYNC-|UNASSIGNED-|Validation (Error|Warning)")
+
+
+def run(tmp_path: Path, *options: str, **environment: str) -> str:
+    """Output of the run under the layer."""
+    settings = tmp_path / "vk_layer_settings.txt"
+    settings.write_text(LAYER_SETTINGS)
+    environment = {
+        **os.environ,
+        "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
+        "VK_LAYER_SETTINGS_PATH": str(settings),
+        **environment,
+    }
+    command = [sys.executable, str(RUN), str(MODEL), *options]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    output = result.stdout + result.stderr
+    assert result.returncode == 0 and "finished" in output, output
+    return output
+
+
+def messages(output: str) -> list[str]:
+    return [line for line in output.splitlines() if MESSAGE.search(line)]
+
+
+@pytest.fixture
+def barrier() -> None:
+    if not list((ROOT / "vkprefill").glob("_barrier*.so")):
+        pytest.skip("the barrier operation is not built (tools/build_barrier.py)")
+
+
+@pytest.mark.parametrize("splits", [1, 4], ids=["one pass over the keys", "keys in four parts"])
+def test_clean_with_barriers(barrier, tmp_path, splits):
+    output = run(tmp_path, "--splits", str(splits))
+    assert messages(output) == []
+    assert "decode submissions: 1\n" in output
+
+
+def test_clean_with_a_submission_for_each_level(tmp_path):
+    output = run(tmp_path, VKPREFILL_BARRIER="0")
+    assert messages(output) == []
+    assert "decode submissions: 1\n" not in output
+
+
+def test_missing_barriers_are_reported(barrier, tmp_path):
+    """Shows that the layer is there and looks; without this the tests above could pass for want of it."""
+    found = messages(run(tmp_path, "--no-barrier"))
+    assert any("SYNC-HAZARD-READ-AFTER-WRITE" in message for message in found)
+    assert any("SYNC-HAZARD-WRITE-AFTER-READ" in message for message in found)

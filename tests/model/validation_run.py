@@ -1,0 +1,60 @@
+"""A model through everything that dispatches: prefill in two calls, decode, snapshot, a second cache, all logits.
+
+    python tests/model/validation_run.py MODEL [--splits N] [--no-barrier]
+
+--splits: parts that decode cuts the keys into; --no-barrier: an operation that records nothing in the barrier's place.
+Meant for test_validation.py, which runs it under the validation layer.
+"""
+
+import argparse
+import dataclasses
+
+import numpy as np
+
+import vkprefill
+from vkprefill.device import Device
+
+CANDIDATES = 8
+
+
+def open_device(splits: int, no_barrier: bool) -> Device:
+    device = Device.open(None)
+    if splits > 1:
+        device.profile = dataclasses.replace(device.profile, attention_splits=splits)
+    if no_barrier:
+        tensor = device._manager.tensor_t(np.zeros(4, np.float32), device._kp.TensorTypes.host)
+        device._barrier = lambda: device._kp.OpTensorSyncLocal([tensor])  # of a host tensor: nothing to do
+    return device
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--splits", type=int, default=1)
+    parser.add_argument("--no-barrier", action="store_true")
+    arguments = parser.parse_args()
+    device = open_device(arguments.splits, arguments.no_barrier)
+    vkprefill.model.Device.open = lambda wanted: device
+
+    with vkprefill.load(arguments.model, max_context=768, kv_type="f16") as model:
+        ids = np.arange(65) * 7 % model.config.vocab_size
+        cache = model.new_cache()
+        model.prefill(ids[:40], cache=cache)
+        best, _ = model.prefill_candidates(ids[40:], cache, CANDIDATES)
+        snapshot = cache.snapshot()
+        for _ in range(10):
+            model.mark_seen([int(best[0])])
+            best, _ = model.decode_candidates(int(best[0]), cache, CANDIDATES, penalty=0.5)
+        cache.restore(snapshot)
+        other = model.new_cache()
+        model.prefill(ids[:3], cache=other)
+        model.decode(int(best[0]), cache)
+        model.logits(ids[:3])
+        program = model._decode_program
+        assert any("attention_merge" in label for label in program.labels) == (arguments.splits > 1)
+        print("decode submissions:", program.num_submissions)
+    print("finished")
+
+
+if __name__ == "__main__":
+    main()
