@@ -18,6 +18,14 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def _lanes(words: int, most: int = MAX_LOCAL_SIZE) -> int:
+    """Invocations for `words` pieces of work: a power of two, so that subgroups are full, from 8 on."""
+    lanes = 8
+    while lanes < min(words, most):
+        lanes *= 2
+    return lanes
+
+
 def _want(kernel: str, **shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     """Each keyword: (found shape without rows, wanted shape without rows)."""
     for name, (found, wanted) in shapes.items():
@@ -32,7 +40,7 @@ def embedding(p: Program, token_ids: Buffer, matrix: Matrix, x: Buffer) -> None:
     for part in matrix.parts:
         p.dispatch(f"embedding_{matrix.layout}", [p.step, token_ids, part.buffer, x],
                    (p.num_rows, _ceil(matrix.columns // 32, local), 1), constants={"LOCAL_SIZE": local},
-                   push={"rows": part.rows, "D": matrix.columns, "first_row": part.first_row})
+                   push={"w_offset": part.buffer.offset // 4, "rows": part.rows, "D": matrix.columns, "first_row": part.first_row})
 
 
 def rms_norm(p: Program, x: Buffer, weight: Buffer, y: Buffer, *, eps: float, last_row: bool = False) -> None:
@@ -40,7 +48,8 @@ def rms_norm(p: Program, x: Buffer, weight: Buffer, y: Buffer, *, eps: float, la
     dim = x.shape[1]
     _want("rms_norm", weight=(weight.shape, (dim,)), y=(y.shape[1:], (dim,)))
     p.dispatch("rms_norm", [p.step, x, weight, y], (1 if last_row else p.num_rows, 1, 1),
-               constants={"LOCAL_SIZE": p.device.profile.local_size, "D": dim, "EPS": eps, "LAST_ROW": int(last_row)})
+               constants={"LOCAL_SIZE": p.device.profile.local_size, "D": dim, "EPS": eps, "LAST_ROW": int(last_row)},
+               push={"weight_offset": weight.offset})
 
 
 def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = False, one_row: bool = False) -> None:
@@ -48,7 +57,7 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
     _want("linear", x=(x.shape[1:], (matrix.columns,)), y=(y.shape[-1:], (matrix.rows,)))
     single = one_row or p.num_rows == 1
     for part in matrix.parts:
-        push = {"rows": part.rows, "K": matrix.columns, "first_row": part.first_row}
+        push = {"w_offset": part.buffer.offset // 4, "rows": part.rows, "K": matrix.columns, "first_row": part.first_row}
         work = 2.0 * part.rows * matrix.columns
         if single:
             lanes, slices, tn = p.device.profile.matvec
@@ -71,7 +80,8 @@ def head_norm_rope(p: Program, x: Buffer, weight: Buffer, rope: Buffer, y: Buffe
         raise ShapeError(f"head_norm_rope: rows of {x.shape[1]} do not hold {heads} heads of {head_dim}")
     p.dispatch("head_norm_rope", [p.step, x, weight, rope, y], (heads, p.num_rows, 1),
                constants={"LOCAL_SIZE": 32, "HEADS": heads, "Dh": head_dim, "R": 2 * rope.shape[1], "STRIDE": x.shape[1],
-                          "HEAD_STRIDE": x.shape[1] // heads, "EPS": eps})
+                          "HEAD_STRIDE": x.shape[1] // heads, "EPS": eps},
+               push={"weight_offset": weight.offset})
 
 
 def kv_store(p: Program, k: Buffer, v: Buffer, pages: Buffer, cache: KVLayer, *, kv_heads: int, kv_type: str) -> None:
@@ -92,9 +102,7 @@ def attention(p: Program, q: Buffer, pages: Buffer, cache: KVLayer, y: Buffer, s
     _want("attention", y=(y.shape[1:], q.shape[1:]))
     head_dim, group = q.shape[1] // heads, heads // kv_heads
     words = head_dim // 4
-    local = 8
-    while local < min(words, MAX_LOCAL_SIZE):
-        local *= 2
+    local = _lanes(words)
     tq, kp = p.device.profile.attention
     tq = min(tq, p.num_rows * group)
     splits = split_out.shape[0] if p.num_rows == 1 else 1
@@ -131,13 +139,13 @@ def causal_conv(p: Program, x: Buffer, weight: Buffer, state: Buffer, y: Buffer,
     _want("causal_conv", weight=(weight.shape, (channels, 4)), y=(y.shape[1:], (channels,)))
     local = p.device.profile.local_size
     p.dispatch("causal_conv", [p.step, x, weight, state, y], (_ceil(channels, local), 1, 1),
-               constants={"LOCAL_SIZE": local, "C": channels}, push={"state_offset": state_offset})
+               constants={"LOCAL_SIZE": local, "C": channels}, push={"weight_offset": weight.offset, "state_offset": state_offset})
 
 
 def l2_norm(p: Program, qkv: Buffer, *, key_heads: int, key_dim: int, eps: float) -> None:
     """Normalise the query and key heads at the start of each row of qkv[T, C] in place; queries also by 1 / sqrt(Dk)."""
     p.dispatch("l2_norm", [p.step, qkv], (2 * key_heads, p.num_rows, 1),
-               constants={"LOCAL_SIZE": min(32, max(8, key_dim // 4)), "C": qkv.shape[1], "Hk": key_heads, "Dk": key_dim, "EPS": eps})
+               constants={"LOCAL_SIZE": _lanes(key_dim // 4, 32), "C": qkv.shape[1], "Hk": key_heads, "Dk": key_dim, "EPS": eps})
 
 
 def delta_gates(p: Program, alpha: Buffer, beta_logits: Buffer, dt: Buffer, ssm_a: Buffer, gates: Buffer) -> None:
@@ -147,7 +155,7 @@ def delta_gates(p: Program, alpha: Buffer, beta_logits: Buffer, dt: Buffer, ssm_
           gates=(gates.shape[1:], (heads, 2)))
     local = min(heads, 32)
     p.dispatch("delta_gates", [p.step, alpha, beta_logits, dt, ssm_a, gates], (_ceil(heads, local), p.num_rows, 1),
-               constants={"LOCAL_SIZE": local, "Hv": heads})
+               constants={"LOCAL_SIZE": local, "Hv": heads}, push={"dt_offset": dt.offset, "a_offset": ssm_a.offset})
 
 
 def delta_rule(p: Program, qkv: Buffer, gates: Buffer, state: Buffer, o: Buffer, *, state_offset: int, key_heads: int, value_heads: int,
@@ -159,6 +167,8 @@ def delta_rule(p: Program, qkv: Buffer, gates: Buffer, state: Buffer, o: Buffer,
     lanes = min(lanes, key_dim // 4)
     while local // lanes * rows > value_dim:
         local, rows = (local, rows // 2) if rows > 1 else (local // 2, rows)
+    if key_dim % (4 * lanes) or value_dim % (local // lanes * rows):
+        raise ShapeError(f"delta_rule: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
     p.dispatch("delta_rule", [p.step, qkv, gates, state, o], (value_dim // (local // lanes * rows), value_heads, 1),
                constants={"LOCAL_SIZE": local, "LANES": lanes, "ROWS": rows, "Hk": key_heads, "Hv": value_heads, "Dk": key_dim,
                           "Dv": value_dim}, push={"state_offset": state_offset}, work=8.0 * value_heads * value_dim * key_dim * p.num_rows)
@@ -169,7 +179,8 @@ def gated_norm(p: Program, z: Buffer, weight: Buffer, o: Buffer, *, eps: float) 
     (value_dim,) = weight.shape
     _want("gated_norm", z=(z.shape[1:], o.shape[1:]))
     p.dispatch("gated_norm", [p.step, z, weight, o], (o.shape[1] // value_dim, p.num_rows, 1),
-               constants={"LOCAL_SIZE": min(32, max(8, value_dim // 4)), "Hv": o.shape[1] // value_dim, "Dv": value_dim, "EPS": eps})
+               constants={"LOCAL_SIZE": _lanes(value_dim // 4, 32), "Hv": o.shape[1] // value_dim, "Dv": value_dim, "EPS": eps},
+               push={"weight_offset": weight.offset})
 
 
 def top_k(p: Program, logits: Buffer, seen: Buffer, block_best: Buffer, candidates: Buffer) -> None:

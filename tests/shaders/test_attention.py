@@ -1,0 +1,100 @@
+"""attention and attention_merge, on a cache that the test packs itself."""
+
+import numpy as np
+import pytest
+
+from tests.reference import attention as reference
+from tests.shaders.run_kernel import PROFILES, REDUCTION, UNTOUCHED, KernelRun, check, using_profile
+from tests.shaders.same_input_kernels import check_on_llama_cpp
+from vkprefill import kernels
+from vkprefill.cache import KVLayer
+from vkprefill.memory import PAGE
+
+
+def pack_cache(rows: np.ndarray, pages: np.ndarray, pool: int, kv_type: str, keys: bool) -> np.ndarray:
+    """rows [S, G, Dh] at the slots of the pages -> the pool's words; everything else NaN."""
+    slots, kv_heads, head_dim = rows.shape
+    dtype = np.float16 if kv_type == "f16" else np.float32
+    content = np.full((pool, PAGE, kv_heads, head_dim), np.nan, dtype)
+    at = np.arange(slots)
+    content[pages[at // PAGE], at % PAGE] = rows
+    if keys:
+        content = content.reshape(pool, PAGE, kv_heads, head_dim // 4, 4).transpose(0, 2, 3, 1, 4)
+    else:
+        content = content.transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(content).reshape(pool, -1).view(np.uint32)
+
+
+def attend(device, tokens, cache_len, heads, kv_heads, dim, kv_type, *, num_rows=None, sharpness=1.0, seed=0):
+    """-> (kernel's output, reference's), [T, H, Dh]; the pages of the cache out of order in a pool with a page too many."""
+    rng, slots = np.random.default_rng([seed, tokens, cache_len, dim]), cache_len + tokens
+    used = -(-slots // PAGE)
+    pages = rng.permutation(used + 1)[:used].astype(np.uint32)
+    q = (rng.standard_normal((tokens, heads, dim)) * sharpness).astype(np.float32)
+    dtype = np.float16 if kv_type == "f16" else np.float32
+    k, v = (rng.standard_normal((slots, kv_heads, dim)).astype(dtype) for _ in range(2))
+    run = KernelRun(device, tokens, num_rows, cache_len=cache_len)
+    table = np.full(used + 2, UNTOUCHED, np.uint32)
+    table[:used] = pages
+    cache = KVLayer(*(run.input(name, pack_cache(rows, pages, used + 1, kv_type, name == "keys"), by_row=False)
+                      for name, rows in (("keys", k), ("values", v))))
+    splits = device.profile.attention_splits
+    kernels.attention(run.program, run.input("q", q.reshape(tokens, -1)), run.input("pages", table, by_row=False), cache,
+                      run.output("y", heads * dim), run.scratch("split_out", splits, heads * dim), run.scratch("split_sums", splits, heads, 2),
+                      heads=heads, kv_heads=kv_heads, scale=dim**-0.5, kv_type=kv_type)
+    y = run.finish()["y"].reshape(tokens, heads, dim)
+    positions = np.arange(slots)
+    return y, reference.attend(q.astype(float), k.astype(float), v.astype(float), positions[cache_len:], positions)[0]
+
+
+CASES = [  # T, cache_len, H, G, Dh
+    (1, 0, 4, 2, 64), (2, 0, 2, 2, 32), (63, 0, 4, 1, 36), (64, 255, 2, 1, 80), (65, 191, 4, 2, 32), (127, 130, 1, 1, 256), (200, 313, 4, 2, 64),
+    (5, 1020, 6, 2, 20), (3, 509, 2, 1, 132),
+]
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize(("tokens", "cache_len", "heads", "kv_heads", "dim"), CASES)
+def test_sizes(device, tokens, cache_len, heads, kv_heads, dim, kv_type):
+    y, expected = attend(device, tokens, cache_len, heads, kv_heads, dim, kv_type, num_rows=tokens + 5)
+    check(f"attention T {tokens} after {cache_len}, H {heads}, G {kv_heads}, Dh {dim}, {kv_type}", y, expected, REDUCTION)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("tokens", "cache_len", "heads", "kv_heads", "dim"), [(9, 250, 4, 1, 256), (66, 0, 2, 1, 36), (7, 300, 3, 3, 64)])
+def test_tiles_of_every_profile(device, profile, tokens, cache_len, heads, kv_heads, dim):
+    with using_profile(device, profile):
+        y, expected = attend(device, tokens, cache_len, heads, kv_heads, dim, "f16")
+    check(f"attention T {tokens} after {cache_len}, H {heads}, G {kv_heads}, Dh {dim}, {profile}", y, expected, REDUCTION)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("cache_len", [0, 1, 63, 255, 256, 257, 511, 1300, 4500])
+def test_one_token_in_splits(device, cache_len, kv_type):
+    """From splits that are mostly empty to splits of several tiles."""
+    for profile in ("amd", "nvidia", "unknown"):
+        with using_profile(device, profile) as tiles:
+            assert tiles.attention_splits > 1
+            y, expected = attend(device, 1, cache_len, 4, 2, 64, kv_type)
+        check(f"attention of one token after {cache_len}, {tiles.attention_splits} splits, {kv_type}", y, expected, REDUCTION)
+
+
+@pytest.mark.parametrize("dim", [32, 36, 256])
+def test_splits_of_other_heads(device, dim):
+    with using_profile(device, "intel"):
+        y, expected = attend(device, 1, 777, 6, 2, dim, "f16")
+    check(f"attention in splits, Dh {dim}", y, expected, REDUCTION)
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 30.0])
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_flat_and_sharp_softmax(device, tokens, sharpness):
+    """All keys alike; and one key that takes nearly all, with scores up to about 100."""
+    for profile in ("cpu", "amd"):
+        with using_profile(device, profile):
+            y, expected = attend(device, tokens, 400, 2, 1, 64, "f32", sharpness=sharpness)
+        check(f"attention T {tokens}, sharpness {sharpness}, {profile}", y, expected, REDUCTION)
+
+
+def test_llama_cpp(device):
+    check_on_llama_cpp(device, "attn_pregate")

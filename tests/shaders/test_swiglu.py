@@ -1,0 +1,22 @@
+import numpy as np
+import pytest
+
+from tests.reference import activations
+from tests.shaders.run_kernel import ELEMENTWISE, KernelRun, check, using_profile
+from vkprefill import kernels
+
+
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 3584), (2, 4), (63, 260), (64, 96), (65, 36), (127, 132), (200, 100)])
+def test_rows(device, profile, tokens, width):
+    rng = np.random.default_rng(width)
+    gate, up = (rng.standard_normal((2, tokens, width)) * np.exp(rng.uniform(-4, 4, (2, tokens, 1)))).astype(np.float32)
+    gate[0, :2] = -100, 100  # beyond +-88, where e^x overflows
+    with using_profile(device, profile):
+        run = KernelRun(device, tokens, tokens + 2)
+        kernels.swiglu(run.program, run.input("up", up), run.in_out("gate", gate))
+        got = run.finish()["gate"]
+    check(f"swiglu T {tokens}, F {width}, {profile}", got, activations.swiglu(gate.astype(float), up.astype(float)), ELEMENTWISE)
+
+
+# llama.cpp's gate and up projections are not stored: its swiglu is compared in test_matmul.py, behind both.
