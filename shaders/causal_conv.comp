@@ -2,7 +2,7 @@
 //
 //   0  step    [..]    u32   in      word 0 = num_tokens
 //   1  p       [T, C]  f32   in
-//   2  weight  [C, 4]  vec4  in      tap 3 is the current token
+//   2  weight  [..]    vec4  in      at weight_offset [C, 4]; tap 3 is the current token
 //   3  state   [..]    f32   in out  at state_offset [3, C]: the last three rows of p before this call, oldest first; then of this call
 //   4  y       [T, C]  f32   out
 //
@@ -20,14 +20,14 @@ layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
 layout(binding = 3) buffer State { float state[]; };
 layout(binding = 4) writeonly buffer Y { float y[]; };
 
-layout(push_constant) uniform Push { uint state_offset; };
+layout(push_constant) uniform Push { uint weight_offset, state_offset; };  // weight_offset a multiple of 4
 
 #include "activations.glsl"
 
 void main() {
     const uint c = gl_GlobalInvocationID.x, num_tokens = step_words[0];
     if (c >= C) return;
-    const vec4 w = weight[c];
+    const vec4 w = weight[weight_offset / 4u + c];
     const uint s = state_offset + c;
     vec3 past = vec3(state[s], state[C + s], state[2u * C + s]);
     for (uint t = 0; t < num_tokens; t++) {

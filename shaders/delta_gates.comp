@@ -4,8 +4,8 @@
 //   0  step         [..]     u32   in   word 0 = num_tokens
 //   1  alpha        [T, Hv]  f32   in
 //   2  beta_logits  [T, Hv]  f32   in
-//   3  dt           [Hv]     f32   in
-//   4  ssm_a        [Hv]     f32   in   -exp(A_log), as the file has it
+//   3  dt           [..]     f32   in   at dt_offset [Hv]
+//   4  ssm_a        [..]     f32   in   at a_offset [Hv]: -exp(A_log), as the file has it
 //   5  gates        [T, Hv]  vec2  out
 //
 // Grid: (ceil(Hv / LOCAL_SIZE), T, 1). Source: Gated Delta Networks, Yang et al. 2024 (arXiv 2412.06464).
@@ -23,11 +23,13 @@ layout(binding = 3) readonly buffer Dt { float dt[]; };
 layout(binding = 4) readonly buffer SsmA { float ssm_a[]; };
 layout(binding = 5) writeonly buffer Gates { vec2 gates[]; };
 
+layout(push_constant) uniform Push { uint dt_offset, a_offset; };
+
 #include "activations.glsl"
 
 void main() {
     const uint h = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
     if (t >= step_words[0] || h >= Hv) return;
     const uint i = t * Hv + h;
-    gates[i] = vec2(ssm_a[h] * softplus(alpha[i] + dt[h]), sigmoid(beta_logits[i]));
+    gates[i] = vec2(ssm_a[a_offset + h] * softplus(alpha[i] + dt[dt_offset + h]), sigmoid(beta_logits[i]));
 }

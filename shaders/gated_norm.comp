@@ -2,7 +2,7 @@
 //
 //   0  step    [..]         u32  in      word 0 = num_tokens
 //   1  z       [T, Hv, Dv]  f32  in
-//   2  weight  [Dv]         f32  in
+//   2  weight  [..]         f32  in      at weight_offset [Dv]
 //   3  o       [T, Hv, Dv]  f32  in out
 //
 // Grid: (Hv, T, 1), one workgroup for each head. Order: norm, weight, gate. Reference: tests/reference/norm.py, activations.py.
@@ -20,6 +20,8 @@ layout(binding = 1) readonly buffer Z { vec4 z[]; };
 layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
 layout(binding = 3) buffer O { vec4 o[]; };
 
+layout(push_constant) uniform Push { uint weight_offset; };  // a multiple of 4
+
 #include "activations.glsl"
 #include "reduce.glsl"
 
@@ -30,5 +32,5 @@ void main() {
     float sum = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) sum += dot(o[at + i], o[at + i]);
     const float scale = inversesqrt(workgroup_sum(sum) / float(Dv) + EPS);
-    for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) o[at + i] = o[at + i] * scale * weight[i] * silu(z[at + i]);
+    for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) o[at + i] = o[at + i] * scale * weight[weight_offset / 4u + i] * silu(z[at + i]);
 }

@@ -2,7 +2,7 @@
 //
 //   0  step    [..]         u32   in   word 0 = num_tokens
 //   1  x       [T, STRIDE]  f32   in   head h starts at h * HEAD_STRIDE of a row
-//   2  weight  [Dh]         f32   in
+//   2  weight  [..]         f32   in   at weight_offset [Dh]
 //   3  rope    [T, R / 2]   vec2  in   (cos, sin) of position * theta^(-2i / R), made on the host in float64
 //   4  y       [T, HEADS, Dh]  f32  out
 //
@@ -27,22 +27,24 @@ layout(binding = 2) readonly buffer Weight { float weight[]; };
 layout(binding = 3) readonly buffer Rope { vec2 rope[]; };
 layout(binding = 4) writeonly buffer Y { float y[]; };
 
+layout(push_constant) uniform Push { uint weight_offset; };
+
 #include "reduce.glsl"
 
 void main() {
     const uint h = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;
     if (t >= step_words[0]) return;
-    const uint from = t * STRIDE + h * HEAD_STRIDE, to = (t * HEADS + h) * Dh;
+    const uint from = t * STRIDE + h * HEAD_STRIDE, to = (t * HEADS + h) * Dh, w = weight_offset;
 
     float sum = 0.0;
     for (uint i = lane; i < Dh; i += LOCAL_SIZE) sum += x[from + i] * x[from + i];
     const float scale = inversesqrt(workgroup_sum(sum) / float(Dh) + EPS);
 
     for (uint i = lane; i < R / 2u; i += LOCAL_SIZE) {
-        const float a = x[from + i] * scale * weight[i], b = x[from + i + R / 2u] * scale * weight[i + R / 2u];
+        const float a = x[from + i] * scale * weight[w + i], b = x[from + i + R / 2u] * scale * weight[w + i + R / 2u];
         const vec2 cs = rope[t * (R / 2u) + i];
         y[to + i] = a * cs.x - b * cs.y;
         y[to + i + R / 2u] = a * cs.y + b * cs.x;
     }
-    for (uint i = R + lane; i < Dh; i += LOCAL_SIZE) y[to + i] = x[from + i] * scale * weight[i];
+    for (uint i = R + lane; i < Dh; i += LOCAL_SIZE) y[to + i] = x[from + i] * scale * weight[w + i];
 }

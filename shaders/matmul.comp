@@ -2,7 +2,7 @@
 //
 //   0  step  [..]        u32  in      word 0 = num_tokens, the rows of x in use this call
 //   1  x     [T', K]     f32  in      T' = T rounded up to TM: the rows past T are read, their results dropped
-//   2  w     [rows', K]  weights of one part (include/weights.glsl), rows' = rows rounded up to 32
+//   2  w     [..]        at w_offset [rows', K]: weights of one part (include/weights.glsl), rows' = rows rounded up to 32
 //   3  y     [T, N]      f32  out
 //
 // Each invocation owns TN rows of w and TM tokens. No shared memory: the address of an activation depends on nothing but
@@ -28,7 +28,7 @@ layout(binding = 2) readonly buffer W2 { uvec2 w2[]; };
 layout(binding = 2) readonly buffer W1 { uint w1[]; };
 layout(binding = 3) buffer Y { float y[]; };
 
-layout(push_constant) uniform Push { uint rows, K, N, first_row; };
+layout(push_constant) uniform Push { uint w_offset, rows, K, N, first_row; };  // w_offset in uvec4
 
 #include "weights.glsl"
 
@@ -42,7 +42,7 @@ void main() {
     uint at[TN], lane[TN];
     [[unroll]] for (uint c = 0; c < TN; c++) {
         const uint n = min(n0 + c * LOCAL_SIZE, last);
-        at[c] = row_start(n, units);
+        at[c] = w_offset + row_start(n, units);
         lane[c] = n & 31u;
     }
     float acc[TM * TN];

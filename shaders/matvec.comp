@@ -1,7 +1,7 @@
 // matvec: y[first_row + n] = sum_k w[n, k] * x[k] for the rows n of one matrix part; ADD: added to what y holds.
 //
 //   0  x  [K]         f32  in
-//   1  w  [rows', K]  weights of one part (include/weights.glsl), rows' = rows rounded up to 32
+//   1  w  [..]        at w_offset [rows', K]: weights of one part (include/weights.glsl), rows' = rows rounded up to 32
 //   2  y  [N]         f32  out
 //
 // A workgroup is ROW_LANES x SLICES: each invocation owns TN rows and every SLICES-th unit of them, the slices are summed through
@@ -24,7 +24,7 @@ layout(binding = 1) readonly buffer W2 { uvec2 w2[]; };
 layout(binding = 1) readonly buffer W1 { uint w1[]; };
 layout(binding = 2) buffer Y { float y[]; };
 
-layout(push_constant) uniform Push { uint rows, K, first_row; };
+layout(push_constant) uniform Push { uint w_offset, rows, K, first_row; };  // w_offset in uvec4
 
 #include "weights.glsl"
 
@@ -40,7 +40,7 @@ void main() {
     float acc[TN];
     [[unroll]] for (uint c = 0; c < TN; c++) {
         const uint n = min(n0 + c * ROW_LANES, last);
-        at[c] = row_start(n, units) + slice * UNIT_STRIDE;
+        at[c] = w_offset + row_start(n, units) + slice * UNIT_STRIDE;
         lane[c] = n & 31u;
         acc[c] = 0.0;
     }

@@ -2,7 +2,7 @@
 //
 //   0  step    [..]    u32  in   word 0 = num_tokens
 //   1  x       [T, D]  f32  in
-//   2  weight  [D]     f32  in   as stored in the file: the converter already added 1
+//   2  weight  [..]    f32  in   at weight_offset [D], as stored in the file: the converter already added 1
 //   3  y       [T, D]  f32  out  LAST_ROW: [1, D], of the last token only
 //
 // Grid: (T, 1, 1), one workgroup for each row; LAST_ROW: (1, 1, 1). Needs D % 4 = 0. The sum of squares is kept in f32.
@@ -21,6 +21,8 @@ layout(binding = 1) readonly buffer X { vec4 x[]; };
 layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
 layout(binding = 3) writeonly buffer Y { vec4 y[]; };
 
+layout(push_constant) uniform Push { uint weight_offset; };  // a multiple of 4
+
 #include "reduce.glsl"
 
 void main() {
@@ -31,5 +33,5 @@ void main() {
     float sum = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < D / 4u; i += LOCAL_SIZE) sum += dot(x[from + i], x[from + i]);
     const float scale = inversesqrt(workgroup_sum(sum) / float(D) + EPS);
-    for (uint i = gl_LocalInvocationID.x; i < D / 4u; i += LOCAL_SIZE) y[to + i] = x[from + i] * scale * weight[i];
+    for (uint i = gl_LocalInvocationID.x; i < D / 4u; i += LOCAL_SIZE) y[to + i] = x[from + i] * scale * weight[weight_offset / 4u + i];
 }

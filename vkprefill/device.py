@@ -11,13 +11,13 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from vkprefill.errors import DeviceError, OutOfMemoryError
 from vkprefill.profiles import Profile, profile_for
-from vkprefill.spirv import load_shader, pack_words
+from vkprefill.spirv import Shader, load_shader, pack_words
 from vkprefill.vulkan_probe import DeviceInfo, choose
 
 log = logging.getLogger("vkprefill")
@@ -26,6 +26,7 @@ UPLOAD_SLICE_BYTES = 16 << 20
 # Kept free on a CPU device, whose memory is everybody's: below this the machine starts to swap or to kill.
 CPU_RESERVE_BYTES = 512 << 20
 MAX_GRID = 65535
+COPY_WORKGROUPS = 1024  # whatever the size, so that copies share a pipeline; the invocations stride
 
 
 def _import_kp():
@@ -56,7 +57,8 @@ def _import_barrier() -> type | None:
 class Buffer:
     """A typed array on the device.
 
-    memory: "device" (fast, not visible to the CPU) or "host" (visible to both); kind: what the memory bill counts it under.
+    memory: "device" (fast, not visible to the CPU) or "host" (visible to both); kind: what the memory bill counts it under; offset: of a
+    part of another buffer, in items of 4 bytes: kernels that take parts are told it, the whole buffer is bound.
     """
 
     label: str
@@ -66,6 +68,11 @@ class Buffer:
     kind: str
     tensor: object = field(repr=False)
     device: Device = field(repr=False)
+    offset: int = 0
+
+    def part(self, label: str, offset: int, shape: tuple[int, ...]) -> Buffer:
+        """A part of this buffer, offset items in. It shares the memory: free the whole, not the part."""
+        return replace(self, label=label, shape=shape, offset=self.offset + offset)
 
     @property
     def num_bytes(self) -> int:
@@ -73,9 +80,10 @@ class Buffer:
 
     def view(self) -> np.ndarray:
         """The memory of a host buffer itself; must not outlive the buffer."""
+        self.device.check_open()
         if self.memory != "host":
             raise TypeError(f"{self.label}: device memory is not visible to the CPU")
-        return self.tensor.data()[: int(np.prod(self.shape))].view(self.dtype).reshape(self.shape)
+        return self.tensor.data()[self.offset : self.offset + int(np.prod(self.shape))].view(self.dtype).reshape(self.shape)
 
     def read(self) -> np.ndarray:
         """A copy of the content; device memory comes through a host slice."""
@@ -83,6 +91,7 @@ class Buffer:
 
     def free(self) -> None:
         if self.tensor is not None and not self.device.closed:
+            self.device.forget_algorithms(self)
             self.tensor.destroy()
             self.device.allocated[self.kind] -= self.num_bytes
         self.tensor = None
@@ -104,6 +113,7 @@ class Device:
         except RuntimeError as error:
             raise DeviceError(f"device {info.index} ({info.name}): cannot be opened: {error}") from None
         self._staging: Buffer | None = None
+        self._algorithms: dict[tuple, object] = {}
 
     @classmethod
     def open(cls, wanted: str | int | None = None) -> Device:
@@ -113,6 +123,11 @@ class Device:
     @property
     def has_barrier(self) -> bool:
         return self._barrier is not None
+
+    def check_open(self) -> None:
+        """Raise DeviceError once the device is closed: kp would crash."""
+        if self.closed:
+            raise DeviceError(f"{self.info.name}: the device is closed; load the model again")
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -131,6 +146,7 @@ class Device:
     def buffer(self, label: str, shape: Sequence[int], dtype: type = np.float32, *, memory: str = "device",
                kind: str = "scratch") -> Buffer:
         """Allocate an array; its content is undefined. Raises OutOfMemoryError."""
+        self.check_open()
         shape, dtype = tuple(int(n) for n in shape), np.dtype(dtype)
         num_bytes = int(np.prod(shape)) * dtype.itemsize
         if dtype.itemsize != 4 or num_bytes == 0:
@@ -153,7 +169,7 @@ class Device:
 
     def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:
         """Fill a buffer with the concatenation of 4-byte arrays, through a host slice and a copy shader."""
-        offset = 0
+        offset = buffer.offset
         for piece in slices:
             words = np.ascontiguousarray(piece).reshape(-1).view(np.uint32)
             for start in range(0, len(words), UPLOAD_SLICE_BYTES // 4):
@@ -161,15 +177,15 @@ class Device:
                 self.staging.view()[: len(part)] = part
                 self._copy(self.staging, buffer, 0, offset, len(part))
                 offset += len(part)
-        if offset * 4 != buffer.num_bytes:
-            raise ValueError(f"{buffer.label}: {offset * 4} bytes uploaded to a buffer of {buffer.num_bytes}")
+        if (offset - buffer.offset) * 4 != buffer.num_bytes:
+            raise ValueError(f"{buffer.label}: {(offset - buffer.offset) * 4} bytes uploaded to a buffer of {buffer.num_bytes}")
 
     def download(self, buffer: Buffer) -> np.ndarray:
         """A copy of a device buffer's content."""
         words = np.empty(buffer.num_bytes // 4, np.uint32)
         for start in range(0, len(words), UPLOAD_SLICE_BYTES // 4):
             count = min(UPLOAD_SLICE_BYTES // 4, len(words) - start)
-            self._copy(buffer, self.staging, start, 0, count)
+            self._copy(buffer, self.staging, buffer.offset + start, 0, count)
             words[start : start + count] = self.staging.view()[:count]
         return words.view(buffer.dtype).reshape(buffer.shape)
 
@@ -184,6 +200,19 @@ class Device:
         program = self.program("copy")
         program.copy(source, target, source_offset, target_offset, count)
         program.run()
+
+    def algorithm(self, shader: Shader, buffers: Sequence[Buffer], workgroups: tuple[int, int, int], spec: np.ndarray,
+                  push: np.ndarray) -> object:
+        """A kp Algorithm, which is a pipeline and its bindings. Equal ones are shared: layers differ in push words only."""
+        key = (shader.name, tuple(id(b.tensor) for b in buffers), workgroups, spec.tobytes(), len(push))
+        if key not in self._algorithms:
+            self._algorithms[key] = self._manager.algorithm([b.tensor for b in buffers], shader.code, workgroups, spec, push)
+        return self._algorithms[key]
+
+    def forget_algorithms(self, buffer: Buffer) -> None:
+        """Drop the algorithms that bind a buffer, which is about to be freed."""
+        for key in [key for key in self._algorithms if id(buffer.tensor) in key[1]]:
+            del self._algorithms[key]
 
     def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
         """An empty program. step: the buffer that tells kernels how many of num_rows tokens are in use."""
@@ -225,7 +254,6 @@ class Program:
         self.labels: list[str] = []
         self.shaders: set[str] = set()
         self._sequences: list = []
-        self._algorithms: list = []  # kp keeps no reference of its own
         self._written: set[int] = set()
         self._read: set[int] = set()
         self._work = 0.0
@@ -238,16 +266,16 @@ class Program:
         label = f"{self.name}.{self.prefix}{label or shader_name}"
         if len(buffers) != len(shader.bindings):
             raise TypeError(f"{label}: {len(buffers)} buffers given, {len(shader.bindings)} bindings declared")
+        if freed := [b.label for b in buffers if b.tensor is None]:
+            raise TypeError(f"{label}: {', '.join(freed)} was freed")
         if not all(1 <= n <= MAX_GRID for n in workgroups):
             raise TypeError(f"{label}: grid {workgroups} is outside 1..{MAX_GRID}")
         spec = pack_words(label, "constants", shader.constants, constants or {})
         words = pack_words(label, "push words", shader.push, push or {})
-        kp, manager = self.device._kp, self.device._manager
-        algorithm = manager.algorithm([b.tensor for b in buffers], shader.code, workgroups, spec, words)
-        self._algorithms.append(algorithm)
+        algorithm = self.device.algorithm(shader, buffers, workgroups, spec, words)
 
-        reads = {id(b) for b, binding in zip(buffers, shader.bindings) if binding.read}
-        writes = {id(b) for b, binding in zip(buffers, shader.bindings) if binding.write}
+        reads = {id(b.tensor) for b, binding in zip(buffers, shader.bindings) if binding.read}
+        writes = {id(b.tensor) for b, binding in zip(buffers, shader.bindings) if binding.write}
         depends = (reads | writes) & self._written or writes & self._read
         if not self._sequences or self._work + work > self.device.profile.submission_flop and self._work or (
                 depends and not self.device.has_barrier):
@@ -256,7 +284,7 @@ class Program:
             self._sequences[-1].record(self.device._barrier())
             self._written.clear()
             self._read.clear()
-        self._sequences[-1].record(kp.OpAlgoDispatch(algorithm, words))
+        self._sequences[-1].record(self.device._kp.OpAlgoDispatch(algorithm, words))
         self._written |= writes
         self._read |= reads
         self._work += work
@@ -279,14 +307,14 @@ class Program:
 
     def copy(self, source: Buffer, target: Buffer, source_offset: int, target_offset: int, count: int) -> None:
         """Append a copy of `count` 4-byte items, offsets in items."""
-        self.dispatch("copy", [source, target], (min(-(-count // 256), 16384), 1, 1), constants={"LOCAL_SIZE": 64},
+        self.dispatch("copy", [source, target], (COPY_WORKGROUPS, 1, 1), constants={"LOCAL_SIZE": 64},
                       push={"from_offset": source_offset, "to_offset": target_offset, "count": count},
                       label=f"copy {source.label} to {target.label}")
 
     def fill(self, target: Buffer, value: int = 0) -> None:
         """Append a fill of the whole buffer with one 32-bit word."""
         count = target.num_bytes // 4
-        self.dispatch("fill", [target], (min(-(-count // 256), 16384), 1, 1), constants={"LOCAL_SIZE": 64},
+        self.dispatch("fill", [target], (COPY_WORKGROUPS, 1, 1), constants={"LOCAL_SIZE": 64},
                       push={"value": value, "count": count}, label=f"fill {target.label}")
 
     @property
@@ -295,6 +323,7 @@ class Program:
 
     def run(self, between: Callable[[], None] | None = None) -> None:
         """Run all submissions in order; `between` is called after each. Raises DeviceError when the device is lost."""
+        self.device.check_open()
         self._end_submission()
         if self.device.lost:
             raise DeviceError(f"{self.device.info.name}: the device was lost earlier; load the model again")

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from gguf import GGMLQuantizationType
@@ -19,7 +19,9 @@ from vkprefill.gguf_file import GGUFFile
 from vkprefill.quants import ROW_GROUP, layout_of, pack_rows, packed_row_bytes, padded_rows
 from vkprefill.tensors import TensorSpec, check_finite, read_vector, tensor_specs
 
-PART_BYTES = 128 << 20  # the least maxStorageBufferRange that Vulkan guarantees
+PART_BYTES = 128 << 20  # of a matrix part: the least maxStorageBufferRange that Vulkan guarantees
+POOL_BYTES = 1 << 30  # of a buffer that holds many parts, where the device allows it
+VECTOR_ALIGN = 4  # vectors start at a word of 4 floats
 SLICE_BYTES = 8 << 20  # packed by one thread at a time
 
 Progress = Callable[[str, int, int], None]
@@ -28,6 +30,8 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class MatrixPart:
+    """Rows [first_row, first_row + rows) of a matrix; buffer: a part of a pool."""
+
     first_row: int
     rows: int
     buffer: Buffer
@@ -98,47 +102,63 @@ def part_rows(rows: int, row_bytes: int) -> list[tuple[int, int]]:
 
 def weight_bytes(file: GGUFFile, config: ModelConfig) -> int:
     """Device bytes of all weights: what `load_weights` allocates."""
-    total = 0
-    for spec in tensor_specs(config):
-        if spec.role == "matrix":
-            row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[1])
-            total += sum(padded_rows(rows) * row_bytes for _, rows in part_rows(spec.shape[0], row_bytes))
-        else:
-            total += int(np.prod(spec.shape)) * 4
-    return total
+    return sum(4 * words for _, _, words in _pieces(file, config))
 
 
 def load_weights(file: GGUFFile, config: ModelConfig, device: Device, progress: Progress | None = None) -> ModelWeights:
     """Upload every weight of the trunk. Raises GGUFError for NaN or infinity in a tensor."""
     total, done = weight_bytes(file, config), 0
+    places = _allocate(list(_pieces(file, config)), device)
     tensors: dict[str, Matrix | Buffer] = {}
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for spec in tensor_specs(config):
-            loaded = _load_matrix(file, spec, device, pool) if spec.role == "matrix" else _load_vector(file, spec, device)
-            tensors[spec.name] = loaded
-            done += loaded.num_bytes if isinstance(loaded, Buffer) else sum(p.buffer.num_bytes for p in loaded.parts)
+            if spec.role == "matrix":
+                tensors[spec.name] = _load_matrix(file, spec, places[spec.name], device, pool)
+            else:
+                tensors[spec.name] = replace(places[spec.name][0], shape=spec.shape)
+                device.upload(tensors[spec.name], [read_vector(file, spec)])
+            done += sum(place.num_bytes for place in places[spec.name])
             if progress:
                 progress("loading weights", done, total)
     return _assemble(tensors, config)
 
 
-def _load_vector(file: GGUFFile, spec: TensorSpec, device: Device) -> Buffer:
-    values = read_vector(file, spec)
-    buffer = device.buffer(spec.name, values.shape, kind="weights")
-    device.upload(buffer, [values])
-    return buffer
+def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int]]:
+    """(tensor, label, 32-bit words) of everything that is laid out in the pools, in order."""
+    for spec in tensor_specs(config):
+        if spec.role == "matrix":
+            row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[1])
+            for first, rows in part_rows(spec.shape[0], row_bytes):
+                yield spec.name, f"{spec.name}[{first}:{first + rows}]", padded_rows(rows) * row_bytes // 4
+        else:
+            yield spec.name, spec.name, -(-int(np.prod(spec.shape)) // VECTOR_ALIGN) * VECTOR_ALIGN
 
 
-def _load_matrix(file: GGUFFile, spec: TensorSpec, device: Device, pool: ThreadPoolExecutor) -> Matrix:
+def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> dict[str, list[Buffer]]:
+    """Tensor -> its places. Pieces follow each other in few large buffers, so that layers can share pipelines."""
+    limit = min(POOL_BYTES, device.info.max_buffer_bytes) // 4
+    sizes, starts = [0], []
+    for _, _, words in pieces:
+        if sizes[-1] + words > limit:
+            sizes.append(0)
+        starts.append((len(sizes) - 1, sizes[-1]))
+        sizes[-1] += words
+    pools = [device.buffer(f"weights {i}", (size,), np.uint32, kind="weights") for i, size in enumerate(sizes)]
+    places: dict[str, list[Buffer]] = {}
+    for (name, label, words), (pool, offset) in zip(pieces, starts):
+        places.setdefault(name, []).append(pools[pool].part(label, offset, (words,)))
+    return places
+
+
+def _load_matrix(file: GGUFFile, spec: TensorSpec, places: list[Buffer], device: Device, pool: ThreadPoolExecutor) -> Matrix:
     weight_type, (rows, columns) = file.info(spec.name).type, spec.shape
     row_bytes = packed_row_bytes(weight_type, columns)
+    step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
     parts = []
-    for first, count in part_rows(rows, row_bytes):
-        buffer = device.buffer(f"{spec.name}[{first}:]", (padded_rows(count) * row_bytes // 4,), np.uint32, kind="weights")
-        step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
+    for place, (first, count) in zip(places, part_rows(rows, row_bytes)):
         slices = ((a, min(step, first + count - a)) for a in range(first, first + count, step))
-        device.upload(buffer, _ahead(pool, lambda part: _pack(file, spec.name, weight_type, *part), slices))
-        parts.append(MatrixPart(first, count, buffer))
+        device.upload(place, _ahead(pool, lambda part: _pack(file, spec.name, weight_type, *part), slices))
+        parts.append(MatrixPart(first, count, place))
     return Matrix(spec.name, layout_of(weight_type).name, rows, columns, tuple(parts))
 
 
