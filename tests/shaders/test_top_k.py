@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+
+from tests.shaders.run_kernel import KernelRun, using_profile
+from vkprefill import kernels
+from vkprefill.memory import MAX_CANDIDATES
+
+
+def top_k(device, logits: np.ndarray, k: int, seen=(), penalty: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """-> (ids [k], logits [k])"""
+    vocab = len(logits)
+    bits = np.zeros(-(-vocab // 32) * 32, np.uint8)
+    bits[list(seen)] = 1
+    run = KernelRun(device, 1, penalty=penalty, num_candidates=k)
+    candidates = run.in_out("candidates", np.full((MAX_CANDIDATES, 2), 123, np.uint32), by_row=False)
+    seen_bits = run.input("seen", np.packbits(bits, bitorder="little").view(np.uint32), by_row=False)
+    kernels.top_k(run.program, run.input("logits", logits, by_row=False), seen_bits, run.scratch("best", -(-vocab // 64), 2), candidates)
+    found = run.finish()["candidates"]
+    assert (found[k:] == 123).all(), "wrote more than k candidates"
+    return found[:k, 1].astype(np.int64), np.ascontiguousarray(found[:k, 0]).view(np.float32)
+
+
+def expected(logits: np.ndarray, k: int, seen=(), penalty: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    lowered = logits.astype(np.float32).copy()
+    lowered[list(seen)] -= np.float32(penalty)
+    ids = np.lexsort((np.arange(len(lowered)), -lowered))[:k]  # falling, equal ones by rising id
+    return ids, lowered[ids]
+
+
+def compare(device, *arguments) -> None:
+    (ids, values), (wanted_ids, wanted) = top_k(device, *arguments), expected(*arguments)
+    np.testing.assert_array_equal(ids, wanted_ids)
+    np.testing.assert_array_equal(values, wanted)
+
+
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+@pytest.mark.parametrize(("vocab", "k"), [(1, 1), (63, 5), (64, 64), (65, 2), (320, 64), (4097, 20), (50001, 64), (248320, 40)])
+def test_sizes(device, profile, vocab, k):
+    with using_profile(device, profile):
+        compare(device, np.random.default_rng(vocab).standard_normal(vocab).astype(np.float32), k)
+
+
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+def test_ties_go_to_the_lower_id(device, profile):
+    rng = np.random.default_rng(1)
+    logits = rng.integers(-2, 3, 5000).astype(np.float32)
+    with using_profile(device, profile):
+        compare(device, logits, 64)
+        compare(device, np.zeros(200, np.float32), 64)
+        compare(device, np.where(np.arange(700) % 64 == 63, 0.0, -0.0).astype(np.float32), 64)  # zeros of both signs are equal
+
+
+def test_best_all_in_one_block(device):
+    logits = np.random.default_rng(2).uniform(-1, 0, 1000).astype(np.float32)
+    logits[640:704] += 10
+    compare(device, logits, 64)
+
+
+def test_minus_infinity_comes_last_and_only_where_needed(device):
+    logits = np.full(300, -np.inf, np.float32)
+    logits[[7, 150, 299]] = 1.0, 3.0, -5.0
+    ids, values = top_k(device, logits, 6)
+    assert ids.tolist() == [150, 7, 299, 0, 1, 2]
+    assert values.tolist() == [3.0, 1.0, -5.0, -np.inf, -np.inf, -np.inf]
+
+
+def test_negative_and_huge_values(device):
+    logits = np.linspace(-3e38, -1e-30, 333).astype(np.float32)
+    compare(device, logits, 10)
+    compare(device, -logits, 10)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.7, 3.0, -1.5])
+def test_penalty_on_seen_tokens(device, penalty):
+    rng = np.random.default_rng(4)
+    logits = rng.standard_normal(777).astype(np.float32)
+    best = np.argsort(-logits)
+    seen = [0, 31, 32, 776, *best[:20:2].tolist()]
+    compare(device, logits, 64, seen, penalty)
+
+
+def test_not_a_number_is_never_chosen(device):
+    logits = np.random.default_rng(5).standard_normal(500).astype(np.float32)
+    logits[::3] = np.nan
+    ids, values = top_k(device, logits, 20)
+    wanted = [i for i in np.argsort(-np.where(np.isnan(logits), -np.inf, logits)) if i % 3][:20]
+    assert ids.tolist() == wanted
+    np.testing.assert_array_equal(values, logits[wanted])
+
+
+@pytest.mark.parametrize("vocab", [3, 70])
+def test_missing_candidates_are_minus_infinity_without_an_id(device, vocab):
+    """Fewer numbers than k: what the host sees is no token."""
+    logits = np.arange(vocab, dtype=np.float32)
+    logits[2:] = np.nan
+    ids, values = top_k(device, logits, 4)
+    assert ids.tolist() == [1, 0, 2**32 - 1, 2**32 - 1]
+    assert values.tolist() == [1.0, 0.0, -np.inf, -np.inf]
