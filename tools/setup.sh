@@ -138,7 +138,7 @@ package_key="$kp_key $(hash_of pyproject.toml setup.py native tools/build_barrie
 step kp "$kp_key" "building kp from its source package (one to two minutes)" tools/install_kp.sh python
 step shaders "$(hash_of shaders tools/compile_shaders.py)" "compiling the shaders" python tools/compile_shaders.py
 step package "$package_key" "installing vkprefill with its dependencies, building its barrier operation" install_package
-if ! compgen -G 'vkprefill/_barrier*.so' >/dev/null; then
+if [ ! -e "vkprefill/_barrier$(python -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')" ]; then
     say "the barrier operation could not be built (reason in build/setup-package.log):"
     say "the engine will use one submission per dependency level, with the same results but slower decode"
 fi

@@ -43,10 +43,10 @@ def spirv(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def barrier() -> Path:
-    files = list((ROOT / "vkprefill").glob("_barrier*.so"))
-    if not files:
+    path = ROOT / "vkprefill" / f"_barrier{load_build_barrier().SUFFIX}"
+    if not path.exists():
         pytest.skip("the barrier operation is not built (tools/build_barrier.py)")
-    return files[0]
+    return path
 
 
 def run_check(barrier: Path, spirv: Path, *options: str, settings: Path | None = None) -> str:
