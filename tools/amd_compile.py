@@ -23,7 +23,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -31,15 +31,14 @@ from unittest import mock
 import numpy as np
 
 from tools.make_model import make_config
-from vkprefill import model as model_module
+from vkprefill import weights
 from vkprefill.device import Buffer, Device, Program
-from vkprefill.memory import KV_TYPES, MAX_CANDIDATES, MemoryBill
+from vkprefill.memory import KV_TYPES, MAX_CANDIDATES
+from vkprefill.model import Model
 from vkprefill.profiles import AMD, profile_for
-from vkprefill.quants import LAYOUT_OF, LAYOUTS, packed_row_bytes, padded_rows
+from vkprefill.quants import LAYOUT_OF, LAYOUTS
 from vkprefill.spirv import SPIRV, load_shader, pack_words
-from vkprefill.tensors import tensor_specs
 from vkprefill.vulkan_probe import DeviceInfo
-from vkprefill.weights import Matrix, MatrixPart, _assemble, part_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "amd_compile.json"
@@ -55,16 +54,8 @@ Key = tuple[str, tuple[tuple[str, float], ...]]
 # ---- what the product dispatches
 
 
-class _Memory:
-    """In place of a kp tensor: zeros, taken from the system only where they are looked at."""
-
-    def __init__(self, words: int) -> None:
-        self.words = words
-
-    def data(self) -> np.ndarray:
-        return np.zeros(self.words, np.uint32)
-
-    def destroy(self) -> None:
+class _RecordingBuffer(Buffer):
+    def free(self) -> None:
         pass
 
 
@@ -76,13 +67,17 @@ class _RecordingDevice(Device):
             0, "recorder", "integrated", AMD, "", "1.3.0", 16 << 30, 8 << 30, 64, 2**32 - 4, 1024, 65536, ()
         )
         self.profile = profile_for(self.info)
-        self.allocated, self.lost, self.closed, self.seen = {}, False, True, seen
+        self.lost, self.closed, self.seen = False, False, seen
 
     def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
-        shape = tuple(int(n) for n in shape)
-        return Buffer(label, shape, np.dtype(dtype), memory, kind, _Memory(int(np.prod(shape))), self)
+        # Zeros take no memory of the system where they are not looked at.
+        tensor = SimpleNamespace(data=lambda: np.zeros(int(np.prod(shape)), np.uint32))
+        return _RecordingBuffer(label, tuple(int(n) for n in shape), np.dtype(dtype), memory, kind, tensor, self)
 
     def require(self, num_bytes: int, what: str) -> None:
+        pass
+
+    def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:
         pass
 
     def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
@@ -101,35 +96,16 @@ class _RecordingProgram(Program):
         pass
 
 
-def _weights(config, device: Device, layout: str):
-    """The weights of a model whose matrices all have one layout, without content."""
-    weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
-    tensors: dict[str, Matrix | Buffer] = {}
-    for spec in tensor_specs(config):
-        if spec.role == "vector":
-            tensors[spec.name] = device.buffer(spec.name, spec.shape)
-            continue
-        row_bytes = packed_row_bytes(weight_type, spec.shape[1])
-        parts = tuple(
-            MatrixPart(first, rows, device.buffer(spec.name, (padded_rows(rows) * row_bytes // 4,), np.uint32))
-            for first, rows in part_rows(spec.shape[0], row_bytes)
-        )
-        tensors[spec.name] = Matrix(spec.name, layout, *spec.shape, parts)
-    return _assemble(tensors, config)
-
-
 def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     """(shader, constants) of all that a model of this shape dispatches: prefill, decode, all logits, snapshots."""
     seen: set[Key] = set()
     config, device = make_config(shape), _RecordingDevice(seen)
-    model = model_module.Model.__new__(model_module.Model)
+    model = Model.__new__(Model)
     model.config, model.device, model.kv_type = config, device, kv_type
-    replaced = {
-        "load_weights": lambda file, config, device, progress: _weights(config, device, layout),
-        "memory_bill": lambda *_, **__: MemoryBill(0, 0, 0, 0, 0),
-    }
-    with mock.patch.multiple(model_module, **replaced):
-        model._allocate_and_record(SimpleNamespace(label=shape), CONTEXT, None, lambda *_: None)
+    weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
+    file = SimpleNamespace(label=shape, info=lambda name: SimpleNamespace(type=weight_type))
+    with mock.patch.object(weights, "read_vector"):
+        model._allocate_and_record(file, CONTEXT, None, lambda *_: None)
     cache = model.new_cache()
     model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
     cache.snapshot().free()
