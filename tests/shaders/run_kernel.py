@@ -23,6 +23,7 @@ ELEMENTWISE = 1e-5  # parts of the RMS: what one float32 kernel may be off on th
 REDUCTION = 1e-4  # matmul, attention, delta rule
 
 GUARD_WORDS = 64
+WEIGHT_OFFSET = 20  # where weights start in their buffer: a multiple of 4 words, of nothing more
 UNTOUCHED = 0x7FC0DEAD  # a NaN that no arithmetic makes
 
 
@@ -80,13 +81,20 @@ class KernelRun:
         """For kernels to hand values to each other."""
         return self._add(name, np.full(shape, UNTOUCHED, np.uint32).view(np.float32), "scratch", False, False)
 
+    def weight(self, name: str, values: np.ndarray) -> Buffer:
+        """A part of a larger buffer, as weights are, with guards on both sides."""
+        values = np.ascontiguousarray(values, np.float32 if np.asarray(values).dtype.kind == "f" else np.uint32)
+        before = np.full(WEIGHT_OFFSET, UNTOUCHED, np.uint32)
+        whole = self.input(name, np.concatenate([before, values.reshape(-1).view(np.uint32)]), by_row=False)
+        return whole.part(name, WEIGHT_OFFSET, values.shape)
+
     def matrix(self, name: str, data: np.ndarray, weight_type: str, *, part_rows: int | None = None) -> Matrix:
         """Blocks uint8 [rows, row bytes] packed, in parts of at most part_rows (a multiple of 32)."""
         kind = GGMLQuantizationType[weight_type]
         parts = []
         for first in range(0, len(data), part_rows or len(data)):
             rows = data[first : first + (part_rows or len(data))]
-            parts.append(MatrixPart(first, len(rows), self.input(f"{name}[{first}:]", pack_rows(rows, kind), by_row=False)))
+            parts.append(MatrixPart(first, len(rows), self.weight(f"{name}[{first}:]", pack_rows(rows, kind))))
         assert all(part.first_row % ROW_GROUP == 0 for part in parts)
         block_weights, block_bytes = GGML_QUANT_SIZES[kind]
         columns = data.shape[1] // block_bytes * block_weights

@@ -48,7 +48,7 @@ def conv(device: Device, x: np.ndarray, taps: np.ndarray) -> np.ndarray:
     """x [T, C], taps [C, 4] -> silu of the convolution from an empty state."""
     run = KernelRun(device, len(x))
     state = run.in_out("state", np.zeros((3, x.shape[1])), by_row=False)
-    kernels.causal_conv(run.program, run.input("x", x), run.input("weight", taps, by_row=False), state, run.output("y", x.shape[1]),
+    kernels.causal_conv(run.program, run.input("x", x), run.weight("weight", taps), state, run.output("y", x.shape[1]),
                         state_offset=0)
     return run.finish()["y"]
 
@@ -81,7 +81,7 @@ def _l2_key(device, model, layer, active):
 
 def gates(device: Device, alpha, beta, dt, ssm_a) -> np.ndarray:
     run = KernelRun(device, len(alpha))
-    vectors = run.input("dt", dt, by_row=False), run.input("ssm_a", ssm_a, by_row=False)
+    vectors = run.weight("dt", dt), run.weight("ssm_a", ssm_a)
     kernels.delta_gates(run.program, run.input("alpha", alpha), run.input("beta", beta), *vectors, run.output("gates", alpha.shape[1], 2))
     return run.finish()["gates"]
 
@@ -121,14 +121,14 @@ def _delta(device, model, layer, q, k, v, log_decay, beta):
 
 def _gated_norm(device, model, layer, core, z):
     run = KernelRun(device, len(core))
-    kernels.gated_norm(run.program, run.input("z", z.reshape(len(z), -1)), run.input("weight", weight(model, layer, "ssm_norm.weight"), by_row=False),
+    kernels.gated_norm(run.program, run.input("z", z.reshape(len(z), -1)), run.weight("weight", weight(model, layer, "ssm_norm.weight")),
                        run.in_out("o", core.reshape(len(core), -1)), eps=model.eps)
     return run.finish()["o"]
 
 
 def _post_norm(device, model, layer, x):
     run = KernelRun(device, len(x))
-    w = run.input("weight", weight(model, layer, "post_attention_norm.weight"), by_row=False)
+    w = run.weight("weight", weight(model, layer, "post_attention_norm.weight"))
     kernels.rms_norm(run.program, run.input("x", x), w, run.output("y", x.shape[1]), eps=model.eps)
     return run.finish()["y"]
 
@@ -142,7 +142,7 @@ def head_norm_rope(device: Device, x, norm_weight, table, *, heads: int, eps: fl
     """x [T, heads * n] -> [T, heads, Dh]."""
     run = KernelRun(device, len(x), num_rows)
     y = run.output("y", heads * len(norm_weight))
-    kernels.head_norm_rope(run.program, run.input("x", x), run.input("weight", norm_weight, by_row=False), run.input("rope", table), y,
+    kernels.head_norm_rope(run.program, run.input("x", x), run.weight("weight", norm_weight), run.input("rope", table), y,
                            heads=heads, eps=eps)
     return run.finish()["y"].reshape(len(x), heads, -1)
 

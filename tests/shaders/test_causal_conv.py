@@ -12,7 +12,7 @@ def convolve(device, x, taps, state, *, offset=0, num_rows=None):
     """-> (y [T, C], new state [3, C])"""
     run = KernelRun(device, len(x), num_rows)
     whole = np.concatenate([np.full(offset, 7.0), state.reshape(-1), np.full(5, 7.0)])
-    kernels.causal_conv(run.program, run.input("x", x), run.input("weight", taps, by_row=False), run.in_out("state", whole, by_row=False),
+    kernels.causal_conv(run.program, run.input("x", x), run.weight("weight", taps), run.in_out("state", whole, by_row=False),
                         run.output("y", x.shape[1]), state_offset=offset)
     out = run.finish()
     assert (out["state"][:offset] == 7).all() and (out["state"][offset + state.size :] == 7).all(), "wrote outside its own state"

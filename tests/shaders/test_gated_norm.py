@@ -16,7 +16,7 @@ def test_heads(device, tokens, heads, dim):
     z, weight = (rng.standard_normal((tokens, heads, dim)) * 3).astype(np.float32), rng.uniform(0.2, 2, dim).astype(np.float32)
     z[0, 0, :2] = -100, 100  # beyond +-88, where e^x overflows
     run = KernelRun(device, tokens, tokens + 3)
-    kernels.gated_norm(run.program, run.input("z", z.reshape(tokens, -1)), run.input("weight", weight, by_row=False),
+    kernels.gated_norm(run.program, run.input("z", z.reshape(tokens, -1)), run.weight("weight", weight),
                        run.in_out("o", o.reshape(tokens, -1)), eps=EPS)
     expected = norm.gated_rms_norm(o.astype(float), z.astype(float), weight.astype(float), EPS)
     check(f"gated_norm T {tokens}, {heads} heads of {dim}", run.finish()["o"], expected.reshape(tokens, -1), ELEMENTWISE)
@@ -28,6 +28,6 @@ def test_llama_cpp(device):
 
 def test_zero_output_stays_zero(device):
     run = KernelRun(device, 2)
-    kernels.gated_norm(run.program, run.input("z", np.ones((2, 64))), run.input("weight", np.ones(32), by_row=False),
+    kernels.gated_norm(run.program, run.input("z", np.ones((2, 64))), run.weight("weight", np.ones(32)),
                        run.in_out("o", np.zeros((2, 64))), eps=EPS)
     assert not run.finish()["o"].any()

@@ -16,7 +16,7 @@ def test_rows(device, profile, tokens, dim):
     weight = rng.uniform(0.2, 2.0, dim)
     with using_profile(device, profile):
         run = KernelRun(device, tokens, tokens + 3)
-        kernels.rms_norm(run.program, run.input("x", x), run.input("weight", weight, by_row=False), run.output("y", dim), eps=EPS)
+        kernels.rms_norm(run.program, run.input("x", x), run.weight("weight", weight), run.output("y", dim), eps=EPS)
         y = run.finish()["y"]
     x, weight = x.astype(np.float32).astype(float), weight.astype(np.float32).astype(float)
     check(f"rms_norm T {tokens}, D {dim}, {profile}", y, norm.rms_norm(x, weight, EPS), ELEMENTWISE)
@@ -32,12 +32,12 @@ def test_last_row_only(device, tokens):
     x, weight = rng.standard_normal((tokens, 96)).astype(np.float32), np.ones(96, np.float32)
     run = KernelRun(device, tokens, 96)
     y = run.output("y", 1, 96, by_row=False)
-    kernels.rms_norm(run.program, run.input("x", x), run.input("weight", weight, by_row=False), y, eps=EPS, last_row=True)
+    kernels.rms_norm(run.program, run.input("x", x), run.weight("weight", weight), y, eps=EPS, last_row=True)
     check(f"last of {tokens} rows", run.finish()["y"], norm.rms_norm(x[-1:].astype(float), 1.0, EPS), ELEMENTWISE)
 
 
 def test_zero_row_gives_zeros(device):
     run = KernelRun(device, 2)
-    kernels.rms_norm(run.program, run.input("x", np.zeros((2, 64))), run.input("weight", np.ones(64), by_row=False), run.output("y", 64),
+    kernels.rms_norm(run.program, run.input("x", np.zeros((2, 64))), run.weight("weight", np.ones(64)), run.output("y", 64),
                      eps=EPS)
     assert not run.finish()["y"].any()
