@@ -58,19 +58,20 @@ class CachePool:
     def activate(self, cache: Cache) -> None:
         """Make this cache's state the live one and its pages the ones in the table."""
         if self._live() is not cache:
-            self.own(cache)
-            if cache._home is None:
-                self.clear_state()
-            else:
-                self.load_state(cache._home)
-                cache._drop_home()
+            self.set_state(cache, cache._home)
+            cache._drop_home()
         self.page_table.view()[: len(cache.pages)] = cache.pages
 
-    def own(self, cache: Cache) -> None:
-        """Give the live state to this cache, its content undefined; the owner before keeps a copy."""
+    def set_state(self, cache: Cache, saved: Buffer | None) -> None:
+        """Make the live state this cache's, with saved content (None: zeros); the owner before keeps a copy."""
         owner = self._live()
         if owner is not None and owner is not cache and len(owner):
             owner._home = self.save_state("state of a cache")
+        self._owner = None  # an interrupt in what follows leaves a state that is nobody's
+        if saved is None:
+            self.clear_state()
+        else:
+            self.load_state(saved)
         self._owner = weakref.ref(cache)
 
     def _live(self) -> Cache | None:
@@ -78,11 +79,14 @@ class CachePool:
 
     def release(self, cache: Cache) -> None:
         """Take back a cache's pages and its claim on the live state."""
-        self.free_pages += cache.pages
-        self.free_pages.sort()
-        cache.pages = []
+        self.trim(cache, 0)
         if self._live() is cache:
             self._owner = None
+
+    def trim(self, cache: Cache, pages: int) -> None:
+        """Take back a cache's pages but the first ones."""
+        self.free_pages = sorted(self.free_pages + cache.pages[pages:])
+        del cache.pages[pages:]
 
     def save_state(self, label: str) -> Buffer:
         """A copy of the live state in a new buffer."""
@@ -111,7 +115,7 @@ class Snapshot:
     length: int
     next_position: int
     state: Buffer | None = field(repr=False)  # None: the empty cache, or freed
-    stale: bool = False  # the cache went back further and wrote other tokens
+    stale: bool = False  # freed, or the cache went back further
 
     def free(self) -> None:
         if self.state is not None:
@@ -120,8 +124,7 @@ class Snapshot:
             self.stale = True
 
     def __del__(self) -> None:
-        if not self.stale:
-            self.free()
+        self.free()
 
 
 class Cache:
@@ -131,7 +134,7 @@ class Cache:
     """
 
     def __init__(self, pool: CachePool, max_context: int) -> None:
-        self._pool = pool
+        self.pool = pool
         self.max_context = max_context
         self.pages: list[int] = []
         self.token_ids: list[int] = []
@@ -155,17 +158,15 @@ class Cache:
         if needed > self.max_context:
             raise RequestError(f"context: {len(self)} cached and {num_tokens} new tokens, the cache holds {self.max_context}")
         missing = num_pages(needed) - len(self.pages)
-        free = self._pool.free_pages
+        free = self.pool.free_pages
         if missing > len(free):
-            raise OutOfMemoryError(f"KV cache: {missing * PAGE} more slots wanted, {len(free) * PAGE} of {self._pool.num_slots} are free; "
+            raise OutOfMemoryError(f"KV cache: {missing * PAGE} more slots wanted, {len(free) * PAGE} of {self.pool.num_slots} are free; "
                                    "close other caches or load with a larger max_context")
         self.pages += [free.pop(0) for _ in range(missing)]
-        self._pool.activate(self)
+        self.pool.activate(self)
 
     def append(self, token_ids: list[int], positions: list[int]) -> None:
-        """Note tokens whose keys and values a run has stored. Snapshots of a longer past are void: their slots are overwritten."""
-        for snapshot in self._snapshots:
-            snapshot.stale |= snapshot.length > len(self)
+        """Note tokens whose keys and values a run has stored."""
         self.token_ids += token_ids
         self.positions += positions
         self.next_position = positions[-1] + 1
@@ -175,30 +176,33 @@ class Cache:
         self._check_usable()
         state = None
         if len(self):
-            self._pool.activate(self)
-            state = self._pool.save_state("snapshot")
+            self.pool.activate(self)
+            state = self.pool.save_state("snapshot")
         snapshot = Snapshot(len(self), self.next_position, state)
         self._snapshots.add(snapshot)
         return snapshot
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot of this cache. Raises RequestError when it is another cache's, or its tokens were overwritten."""
+        """Go back to a snapshot of this cache; later ones are void then.
+
+        Raises RequestError when it is another cache's or void.
+        """
         if self.closed or snapshot not in self._snapshots or snapshot.stale:
-            raise RequestError("snapshot: not one of this cache, or its tokens have been overwritten since")
+            raise RequestError("snapshot: not one of this cache, freed, or void since the cache went back further")
+        self.broken = True  # until all is done
+        self.pool.set_state(self, snapshot.state)
         self._drop_home()
-        self._pool.own(self)
-        if snapshot.state is None:
-            self._pool.clear_state()
-        else:
-            self._pool.load_state(snapshot.state)
+        self._void_snapshots(snapshot.length)
         del self.token_ids[snapshot.length :], self.positions[snapshot.length :]
         self.next_position = snapshot.next_position
+        self.pool.trim(self, num_pages(snapshot.length))
         self.broken = False
 
     def reset(self) -> None:
-        """Forget everything; the pages go back to the pool."""
+        """Forget everything; the pages go back to the pool, snapshots are void."""
         self._drop_home()
-        self._pool.release(self)
+        self._void_snapshots(0)
+        self.pool.release(self)
         self.token_ids, self.positions, self.next_position, self.broken = [], [], 0, False
 
     def close(self) -> None:
@@ -209,6 +213,12 @@ class Cache:
 
     def __del__(self) -> None:
         self.close()
+
+    def _void_snapshots(self, length: int) -> None:
+        """Those of more tokens than this: their keys and values may be overwritten from now on."""
+        for snapshot in list(self._snapshots):
+            if snapshot.length > length:
+                snapshot.free()
 
     def _drop_home(self) -> None:
         if self._home is not None:

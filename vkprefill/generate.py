@@ -4,6 +4,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from vkprefill.sampling import Sampler, SamplingConfig
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 """Text (one user message, if the file has a chat template), token ids as they stand, or chat messages."""
+
+P = TypeVar("P", str, list[int])
 
 OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasoning before the answer
 
@@ -93,6 +96,7 @@ def encode_prompt(model: Model, prompt: Prompt, *, raw: bool = False, system_pro
     raw: text as it stands, special tokens in it are read as such. Raises RequestError for an empty prompt.
     """
     if isinstance(prompt, str):
+        _not_empty(prompt)
         if raw or model.chat_template is None:
             ids = model.tokenizer.encode(prompt, special=True)
             if model.tokenizer.add_bos and model.tokenizer.bos_token_id is not None:
@@ -113,10 +117,10 @@ def ends_in_thinking(model: Model, token_ids: Sequence[int]) -> bool:
     return model.tokenizer.decode(token_ids[-8:]).rstrip().endswith(OPEN_THINKING)
 
 
-def _not_empty(ids: list[int]) -> list[int]:
-    if not ids:
+def _not_empty(prompt: P) -> P:
+    if not prompt:
         raise RequestError("prompt: it is empty, wanted at least one token")
-    return ids
+    return prompt
 
 
 def generate_step(model: Model, token_ids: Sequence[int], cache: Cache, sampler: Sampler, *, timings: Timings,
@@ -126,7 +130,6 @@ def generate_step(model: Model, token_ids: Sequence[int], cache: Cache, sampler:
     Adds to timings as it goes.
     """
     generated: list[int] = []
-    model.mark_seen([])
     start = time.perf_counter()
     token_id = _next_token(model, token_ids, cache, sampler, generated, progress)
     now = time.perf_counter()
@@ -139,7 +142,6 @@ def generate_step(model: Model, token_ids: Sequence[int], cache: Cache, sampler:
         yield token_id
         if sampler.config.presence_penalty and token_id not in generated:
             generated.append(token_id)
-            model.mark_seen(generated)
         token_id = _next_token(model, token_id, cache, sampler, generated, None)
 
 
@@ -152,6 +154,8 @@ def _next_token(model: Model, tokens: Sequence[int] | int, cache: Cache, sampler
         logits = model.decode(tokens, cache) if single else model.prefill(tokens, cache=cache, progress=progress)
         logits[generated] -= np.float32(penalty)
         return sampler.sample(np.arange(len(logits)), logits)
+    if penalty:
+        model.mark_seen(generated)  # each time: another generation may have come between
     count = min(count, model.config.vocab_size)
     if single:
         candidates = model.decode_candidates(tokens, cache, count, penalty=penalty)

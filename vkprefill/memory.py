@@ -5,10 +5,12 @@ The model allocates from these same shapes, so the bill and the allocation canno
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
 from vkprefill.config import ModelConfig
+from vkprefill.errors import RequestError
 from vkprefill.gguf_file import GGUFFile
 from vkprefill.weights import weight_bytes
 from vkprefill.device import UPLOAD_SLICE_BYTES
@@ -16,6 +18,7 @@ from vkprefill.device import UPLOAD_SLICE_BYTES
 PAGE = 256  # slots of a page of the KV cache, as in shaders/include/kv.glsl
 KV_TYPES = ("f16", "f32")
 MAX_CANDIDATES = 64  # that the device can deliver for sampling
+MAX_CONTEXT, MAX_CHUNK = 1 << 30, 4096
 STEP_WORDS = 16
 ROW_TILE = 32  # activations are padded to whole tiles of rows: a multiple of every profile's TM
 
@@ -33,6 +36,13 @@ class MemoryBill:
     @property
     def total(self) -> int:
         return self.weights + self.kv_cache + self.state + self.activations + self.staging
+
+
+def check_sizes(max_context: int | None, prefill_chunk: int | None) -> None:
+    """Raise RequestError for sizes that no model is loaded with; None: to be chosen."""
+    for name, value, most in (("max_context", max_context, MAX_CONTEXT), ("prefill chunk", prefill_chunk, MAX_CHUNK)):
+        if value is not None and not (isinstance(value, Integral) and 1 <= value <= most):
+            raise RequestError(f"{name}: {value!r}, wanted 1 to {most}")
 
 
 def num_pages(max_context: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from vkprefill.gguf_file import GGUFFile, open_gguf
 from vkprefill.layers.attention import attention
 from vkprefill.layers.delta_net import delta_net
 from vkprefill.layers.mlp import mlp
-from vkprefill.memory import (KV_TYPES, MAX_CANDIDATES, PAGE, MemoryBill, activation_shapes, kv_words, memory_bill, num_pages,
+from vkprefill.memory import (KV_TYPES, MAX_CANDIDATES, PAGE, MemoryBill, activation_shapes, check_sizes, kv_words, memory_bill, num_pages,
                               padded_chunk)
 from vkprefill.tensors import check_tensors
 from vkprefill.tokenizer import Tokenizer
 from vkprefill.weights import ModelWeights, Progress, load_weights
 
+T = TypeVar("T")
 PrefillProgress = Callable[[int, int], None]
 """progress(tokens done, tokens in all), called between submissions."""
 
@@ -54,10 +56,7 @@ class Model:
                  progress: Progress | None) -> None:
         if kv_type not in KV_TYPES:
             raise RequestError(f"kv_type: {kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
-        if prefill_chunk is not None and not 1 <= prefill_chunk <= 4096:
-            raise RequestError(f"prefill chunk: {prefill_chunk}, wanted 1 to 4096")
-        if max_context is not None and not 1 <= max_context <= 1 << 30:
-            raise RequestError(f"max_context: {max_context}, wanted 1 to {1 << 30}")
+        check_sizes(max_context, prefill_chunk)
         report = progress or (lambda stage, done, total: None)
         report("reading the file", 0, 1)
         self.path = file.path
@@ -148,9 +147,7 @@ class Model:
         An exception inside, KeyboardInterrupt too, leaves the cache as it was. Raises RequestError for bad tokens or positions.
         """
         with self._borrowed(cache) as cache:
-            self._prefill(token_ids, positions, cache, progress)
-            self._run_head(num_candidates=0)
-            return self._logits()
+            return self._prefill(token_ids, positions, cache, progress, self._head_logits)
 
     def extend(self, token_ids: Sequence[int], cache: Cache, *, positions: Sequence[int] | None = None,
                progress: PrefillProgress | None = None) -> None:
@@ -168,8 +165,8 @@ class Model:
         ids, positions = self._check_tokens(token_ids, positions, 0, -1)
         rows = np.empty((len(ids), self.config.vocab_size), np.float32)
         with self._borrowed(None) as cache:
-            for start in range(0, len(ids), LOGITS_ROWS):
-                stop = min(start + LOGITS_ROWS, len(ids))
+            while (start := len(cache)) < len(ids):
+                stop = min(start + LOGITS_ROWS, start + self._tokens_per_run(start), len(ids))  # one run: its rows are still in x
                 self._prefill(ids[start:stop], positions[start:stop], cache, None)
                 rows[start:stop] = self._run_all_logits(stop - start)
                 if progress:
@@ -182,13 +179,19 @@ class Model:
 
         num_candidates: 1 to MAX_CANDIDATES; penalty is taken from the logits of tokens noted by mark_seen.
         """
-        self._prefill(token_ids, positions, cache, progress)
-        self._run_head(num_candidates, penalty)
-        return self._candidates(num_candidates)
+        _check_count(num_candidates)
+
+        def head() -> tuple[np.ndarray, np.ndarray]:
+            self._set_sampling(num_candidates, penalty)
+            self._head_program.run()
+            return self._candidates(num_candidates)
+
+        return self._prefill(token_ids, positions, cache, progress, head)
 
     def decode_candidates(self, token_id: int, cache: Cache, num_candidates: int, *, penalty: float = 0.0
                           ) -> tuple[np.ndarray, np.ndarray]:
         """As decode, but only the best tokens come back: see prefill_candidates."""
+        _check_count(num_candidates)
         self._decode(token_id, cache, num_candidates, penalty)
         return self._candidates(num_candidates)
 
@@ -199,20 +202,24 @@ class Model:
     def mark_seen(self, token_ids: Sequence[int]) -> None:
         """The tokens, and only those, that the penalty of the *_candidates calls applies to."""
         bits = np.zeros(self._scratch["seen"].shape[0] * 32, np.uint8)
-        bits[np.asarray(token_ids, np.int64)] = 1
+        if len(token_ids):
+            bits[self._check_ids(token_ids)] = 1
         self._scratch["seen"].view()[:] = np.packbits(bits, bitorder="little").view(np.uint32)
 
     def _borrowed(self, cache: Cache | None) -> _Borrowed:
         return _Borrowed(cache) if cache is not None else _Borrowed(self.new_cache(), close=True)
 
-    def _prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, progress: PrefillProgress | None) -> None:
-        """All tokens through the trunk, in chunks; the hidden state of the last stays in x."""
+    def _prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, progress: PrefillProgress | None,
+                 head: Callable[[], T] | None = None) -> T | None:
+        """All tokens through the trunk, in chunks; the hidden state of the last stays in x for the head, whose result is returned."""
+        self._check_cache(cache)
         last = cache.positions[-1] if len(cache) else -1
         ids, positions = self._check_tokens(token_ids, positions, cache.next_position, last)
         cache.reserve(len(ids))
         before = cache.snapshot()
         done = 0
         try:
+            cache.broken = True  # until all is done, or undone
             while done < len(ids):
                 count = min(self._tokens_per_run(len(cache)), len(ids) - done)
                 chunk = slice(done, done + count)
@@ -229,16 +236,18 @@ class Model:
                 self._prefill_program.run(between)
                 cache.append(ids[chunk].tolist(), positions[chunk].tolist())
                 done += count
+            result = head() if head else None
+            cache.broken = False
+            return result
         except BaseException:
-            if self.device.lost:
-                cache.broken = True
-            else:
+            if not self.device.lost:
                 cache.restore(before)
             raise
         finally:
             before.free()
 
     def _decode(self, token_id: int, cache: Cache, num_candidates: int, penalty: float = 0.0) -> None:
+        self._check_cache(cache)
         last = cache.positions[-1] if len(cache) else -1
         ids, positions = self._check_tokens([token_id], None, cache.next_position, last)
         cache.reserve(1)
@@ -248,9 +257,9 @@ class Model:
         cache.append(ids.tolist(), positions.tolist())
         cache.broken = False
 
-    def _run_head(self, num_candidates: int, penalty: float = 0.0) -> None:
-        self._set_sampling(num_candidates, penalty)
+    def _head_logits(self) -> np.ndarray:
         self._head_program.run()
+        return self._logits()
 
     def _run_all_logits(self, num_tokens: int) -> np.ndarray:
         """Logits of all tokens of the last run, which has at most LOGITS_ROWS."""
@@ -290,19 +299,24 @@ class Model:
 
     def _check_tokens(self, token_ids: Sequence[int], positions: Sequence[int] | None, first: int, last: int
                       ) -> tuple[np.ndarray, np.ndarray]:
-        ids = np.asarray(token_ids)
-        if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
-            raise RequestError(f"token_ids: found {ids.dtype} of shape {ids.shape}, wanted at least one integer")
+        ids = self._check_ids(token_ids)
+        where = np.arange(first, first + len(ids)) if positions is None else _integers(positions, "positions")
+        if where.shape != ids.shape:
+            raise RequestError(f"positions: found {len(where)}, wanted {len(ids)}, one for each token")
+        if where[0] <= last or (np.diff(where) <= 0).any() or where[-1] >= 1 << 31:
+            raise RequestError(f"positions: must increase, from above {last} to below 2^31; found {where[0]} to {where[-1]}")
+        return ids, where
+
+    def _check_ids(self, token_ids: Sequence[int]) -> np.ndarray:
+        ids = _integers(token_ids, "token_ids")
         if ids.min() < 0 or ids.max() >= self.config.vocab_size:
             bad = ids[(ids < 0) | (ids >= self.config.vocab_size)][0]
             raise RequestError(f"token_ids: found {bad}, wanted 0 to {self.config.vocab_size - 1}")
-        where = np.arange(first, first + len(ids)) if positions is None else np.asarray(positions)
-        if where.shape != ids.shape or where.dtype.kind not in "iu":
-            raise RequestError(f"positions: found {where.dtype} of shape {where.shape}, wanted {len(ids)} integers")
-        where = where.astype(np.int64)
-        if where[0] <= last or (np.diff(where) <= 0).any() or where[-1] >= 1 << 31:
-            raise RequestError(f"positions: must increase, from above {last} to below 2^31; found {where[0]} to {where[-1]}")
-        return ids.astype(np.int64), where
+        return ids
+
+    def _check_cache(self, cache: Cache) -> None:
+        if not isinstance(cache, Cache) or cache.pool is not self._pool:
+            raise RequestError("cache: wanted one made by this model's new_cache")
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
@@ -330,6 +344,21 @@ class _Borrowed:
     def __exit__(self, *_: object) -> None:
         if self.close:
             self.cache.close()
+
+
+def _integers(values: Sequence[int], what: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError:  # nested, of unequal lengths
+        array = np.asarray(None)
+    if array.ndim != 1 or len(array) == 0 or array.dtype.kind not in "iu":
+        raise RequestError(f"{what}: found {array.dtype} of shape {array.shape}, wanted at least one integer")
+    return np.minimum(array, 2**63 - 1).astype(np.int64)
+
+
+def _check_count(num_candidates: int) -> None:
+    if not 1 <= num_candidates <= MAX_CANDIDATES:
+        raise RequestError(f"num_candidates: {num_candidates}, wanted 1 to {MAX_CANDIDATES}")
 
 
 def _finite(values: np.ndarray, what: str) -> np.ndarray:

@@ -22,7 +22,8 @@ DEMO_TARGET = "target.gguf"
 
 def notice(text: str) -> None:
     """A line for the user, on stderr: stdout is the answer's."""
-    print(text, file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # closed by the caller; print would take stdout
+        print(text, file=sys.stderr, flush=True)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:

@@ -32,6 +32,8 @@ def read_prompt(args: argparse.Namespace) -> str:
     if args.file is None:
         args.parser.error("a prompt is needed: -p TEXT, -f FILE, or -f - for stdin")
     try:
+        if args.file == "-" and sys.stdin is None:
+            raise RequestError("stdin: it is closed")
         raw = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
     except OSError as error:
         raise RequestError(f"{args.file}: cannot be read: {error.strerror}") from None

@@ -8,9 +8,8 @@ from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
 from vkprefill.config import ModelConfig
-from vkprefill.errors import RequestError
 from vkprefill.gguf_file import open_gguf
-from vkprefill.memory import memory_bill
+from vkprefill.memory import check_sizes, memory_bill
 from vkprefill.tensors import check_tensors, tensor_specs
 
 # What a GPU profile uses; a CPU device takes less.
@@ -30,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
     file = open_gguf(model_path(args))
     config = ModelConfig.from_gguf(file)
     check_tensors(file, config)
-    context, chunk = args.ctx_size or config.max_position_embeddings, args.batch_size or PREFILL_CHUNK
-    if context < 1 or chunk < 1:
-        raise RequestError(f"-c {context} -b {chunk}: wanted at least 1")
+    context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
+    chunk = PREFILL_CHUNK if args.batch_size is None else args.batch_size
+    check_sizes(context, chunk)
     bill = memory_bill(file, config, max_context=context, kv_type=kv_type(args), prefill_chunk=chunk, attention_splits=ATTENTION_SPLITS)
     types = Counter(file.info(spec.name).type.name for spec in tensor_specs(config))
     parameters = sum(info_size(file.info(spec.name).shape) for spec in tensor_specs(config))

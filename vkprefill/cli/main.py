@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import version
 
 from vkprefill.cli import chat, devices, generate, inspect
+from vkprefill.cli.common import notice
 from vkprefill.errors import VkPrefillError
 
 SUBCOMMANDS = (generate, chat, inspect, devices)
@@ -26,17 +27,31 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # of characters that the terminal's encoding lacks
     args = build_parser().parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING)
     try:
-        return args.run(args)
+        code = args.run(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except VkPrefillError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        notice(f"Error: {one_line(error)}")
         return 1
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        notice("interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader of stdout has left; what is still buffered goes nowhere, without a second error at exit.
+    except OSError as error:
+        if error.filename is not None or sys.stdout is None:
+            raise
+        # What is still buffered goes nowhere, without a second error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # the reader of stdout has left: no news to it
+            notice(f"Error: stdout: cannot be written: {error.strerror}")
         return 1
+
+
+def one_line(error: Exception) -> str:
+    """The message without line breaks and terminal codes, which names of files may hold."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))

@@ -1,0 +1,52 @@
+"""Models that the tests of the whole engine share: loaded once a session, each on a device of its own."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkprefill
+from tests.reference import fixtures
+from vkprefill.model import Model
+from vkprefill.vulkan_probe import choose
+
+BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
+
+
+@pytest.fixture(scope="session")
+def load_model():
+    """load_model(name, **options of load): a fixture model or "built-in", the same one for the same arguments."""
+    try:
+        choose(None)
+    except vkprefill.DeviceError as error:
+        pytest.skip(f"no Vulkan device: {error}")
+    opened: list[Model] = []
+
+    @functools.cache
+    def load(name: str, **options: object) -> Model:
+        path = BUILT_IN if name == "built-in" else fixtures.model_path(name)
+        options = {"max_context": 512, **options}
+        opened.append(vkprefill.load(path, **options))
+        return opened[-1]
+
+    yield load
+    for model in opened:
+        model.close()
+
+
+@pytest.fixture(scope="session")
+def tiny(load_model) -> Model:
+    """Attention and delta net, several heads of each kind, float32 cache."""
+    return load_model("tiny-c-q4km", kv_type="f32")
+
+
+@pytest.fixture(scope="session")
+def built_in(load_model) -> Model:
+    return load_model("built-in", max_context=4096)
+
+
+@pytest.fixture
+def prompt() -> list[int]:
+    """Random tokens; cut off what is too long."""
+    return np.random.Generator(np.random.SFC64(5)).integers(0, 256, 300).tolist()

@@ -1,0 +1,132 @@
+"""Ways to the same result: chunk sizes, calls, decode for prefill, repetition, candidates chosen on the device."""
+
+import numpy as np
+import pytest
+
+import vkprefill
+from tests.reference.fixtures import model_path, rms
+from vkprefill.memory import MAX_CANDIDATES
+
+SAME = 1e-4  # of the RMS of the logits: sums in another order. Measured: 1e-5
+
+
+def assert_same(got: np.ndarray, want: np.ndarray, label: str = "") -> None:
+    error = np.abs(got - want).max() / rms(want)
+    assert error <= SAME, f"{label}: {error:.2e} of the RMS"
+
+
+@pytest.fixture(scope="module", params=["tiny-b-f32", "tiny-c-q4km", "tiny-d-mixed"])
+def model(request, load_model):
+    return load_model(request.param, kv_type="f32")
+
+
+@pytest.mark.parametrize(("chunk", "count"), ((1, 20), (7, 50), (64, 201), (65, 201), (200, 201)))
+def test_chunk_size_does_not_matter(tiny, prompt, chunk, count):
+    tokens, cut = prompt[:count], (1, 20, count)
+    want = tiny.logits(tokens)
+    with vkprefill.load(model_path("tiny-c-q4km"), max_context=512, kv_type="f32", prefill_chunk=chunk) as other:
+        assert other.prefill_chunk == chunk
+        assert_same(other.logits(tokens), want, "logits of all")
+        for length in cut:
+            assert_same(other.prefill(tokens[:length]), want[length - 1], f"prefill of {length}")
+
+
+def test_decodes_equal_prefill(model, prompt):
+    tokens = prompt[:70]
+    want = model.logits(tokens)
+    cache = model.new_cache()
+    for t, token_id in enumerate(tokens):
+        assert_same(model.decode(token_id, cache), want[t], f"token {t}")
+    assert (cache.token_ids, cache.positions, cache.next_position) == (tokens, list(range(70)), 70)
+    cache.close()
+
+
+def test_rows_of_logits_equal_prefill_at_each_length(model, prompt):
+    rows = model.logits(prompt[:140])
+    for length in (1, 2, 31, 32, 33, 64, 128, 129, 140):
+        assert_same(rows[length - 1], model.prefill(prompt[:length]), f"length {length}")
+
+
+def test_the_same_call_gives_the_same_bits(model, prompt):
+    first = model.prefill(prompt)
+    assert first.dtype == np.float32 and first.shape == (model.config.vocab_size,)
+    model.prefill(prompt[100:])  # something else in between: the second request must not see it
+    assert np.array_equal(model.prefill(prompt), first)
+    assert np.array_equal(model.logits(prompt[:50]), model.logits(prompt[:50]))
+
+
+def test_decode_gives_the_same_bits(model, prompt):
+    runs = []
+    for _ in range(2):
+        cache = model.new_cache()
+        model.extend(prompt[:40], cache)
+        runs.append([model.decode(token_id, cache) for token_id in prompt[40:50]])
+        cache.close()
+    assert np.array_equal(*runs)
+
+
+def test_continuation_in_several_calls_with_gaps(model, prompt):
+    tokens = prompt[:100]
+    positions = np.cumsum(np.arange(100) % 7 + 1)
+    want = model.logits(tokens, positions)
+    cache, start = model.new_cache(), 0
+    for count in (1, 2, 33, 64):
+        part = slice(start, start + count)
+        got = model.prefill(tokens[part], positions[part], cache)
+        start += count
+        assert_same(got, want[start - 1], f"after {start}")
+    assert cache.positions == positions.tolist() and cache.next_position == positions[-1] + 1
+    assert not np.allclose(want[-1], model.prefill(tokens), atol=1e-2), "positions matter"
+    cache.close()
+
+
+def test_without_positions_a_call_goes_on_where_the_cache_ended(model, prompt):
+    cache = model.new_cache()
+    model.prefill(prompt[:10], np.arange(10) * 5, cache)
+    model.prefill(prompt[10:12], cache=cache)
+    model.decode(prompt[12], cache)
+    assert cache.positions[-4:] == [45, 46, 47, 48]
+    want = model.prefill(prompt[:13], cache.positions)
+    cache.reset()
+    model.prefill(prompt[:10], np.arange(10) * 5, cache)
+    model.extend(prompt[10:12], cache)
+    assert_same(model.decode(prompt[12], cache), want)
+    cache.close()
+
+
+@pytest.mark.parametrize("count", (1, 20, MAX_CANDIDATES))
+def test_candidates_equal_numpy(model, prompt, count):
+    caches = model.new_cache(), model.new_cache()
+    full = model.prefill(prompt[:30], cache=caches[0])
+    got = model.prefill_candidates(prompt[:30], caches[1], count)
+    for _ in range(3):
+        order = np.lexsort((np.arange(len(full)), -full))[:count]
+        assert got[0].tolist() == order.tolist()
+        assert np.array_equal(got[1], full[order])
+        token_id = int(got[0][0])
+        full = model.decode(token_id, caches[0])
+        got = model.decode_candidates(token_id, caches[1], count)
+    for cache in caches:
+        cache.close()
+
+
+def test_candidates_with_a_penalty(model, prompt):
+    cache, penalty = model.new_cache(), 1.5
+    full = model.prefill(prompt[:30])
+    seen = np.argsort(-full)[:3].tolist() + [0, 31, 32, model.config.vocab_size - 1]
+    model.mark_seen(seen)
+    ids, logits = model.prefill_candidates(prompt[:30], cache, 20, penalty=penalty)
+    full[seen] -= np.float32(penalty)
+    order = np.lexsort((np.arange(len(full)), -full))[:20]
+    assert ids.tolist() == order.tolist() and np.array_equal(logits, full[order])
+    model.mark_seen([])
+    cache.reset()
+    _, best = model.prefill_candidates(prompt[:30], cache, 1, penalty=penalty)
+    assert best == model.prefill(prompt[:30]).max()
+    cache.close()
+
+
+def test_progress_is_reported(tiny, prompt):
+    calls = []
+    tiny.prefill(prompt, progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (300, 300) and calls == sorted(calls) and {total for _, total in calls} == {300}
