@@ -262,6 +262,7 @@ class Program:
                  constants: dict[str, int | float] | None = None, push: dict[str, int] | None = None, work: float = 0.0,
                  label: str = "") -> None:
         """Append a dispatch. buffers in binding order; constants and push by name; work in floating point operations."""
+        self.device.check_open()
         shader = load_shader(shader_name)
         label = f"{self.name}.{self.prefix}{label or shader_name}"
         if len(buffers) != len(shader.bindings):
