@@ -25,7 +25,7 @@ SHADERS, SPIRV = ROOT / "shaders", ROOT / "vkprefill" / "spirv"
 WEIGHTS = tuple(f"weight_{t}" for t in "f32 f16 bf16 q8_0 q4_1 q5_1 iq4_nl iq4_xs q4_k q5_k q6_k".split())
 KV = ("kv_f16", "kv_f32")
 VARIANTS = {"matmul": WEIGHTS, "matvec": WEIGHTS, "embedding": WEIGHTS,
-            "kv_store": KV, "attention": KV}
+            "kv_store": KV, "attention": KV, "attention_scores": KV}
 
 
 def sources_hash(folder: Path = SHADERS) -> str:

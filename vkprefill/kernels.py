@@ -117,6 +117,39 @@ def attention(p: Program, q: Buffer, pages: Buffer, cache: KVLayer, y: Buffer, s
                    constants={"LOCAL_SIZE": min(local, 32), "H": heads, "Dh": head_dim, "SPLITS": splits})
 
 
+def attention_rows(p: Program, q: Buffer, chosen: Buffer, pages: Buffer, cache: KVLayer, part: Buffer, rows: Buffer, *, heads: int,
+                   kv_heads: int, scale: float, kv_type: str) -> None:
+    """rows[j, H, keys] = softmax row of each chosen query of q[T, H, Dh] over the cached keys, zero after the query.
+
+    chosen [Q, 2]: (token of this call, row of `rows`); the step buffer says how many of the Q are in use and how many keys a row has. rows
+    may be a host buffer. part [splits, Q, H, 2] is scratch.
+    """
+    splits, most = part.shape[:2]
+    stride = rows.shape[2]
+    _want("attention_rows", chosen=(chosen.shape, (most, 2)), part=(part.shape[2:], (heads, 2)), rows=(rows.shape[1:2], (heads,)))
+    local = p.device.profile.local_size
+    p.dispatch(f"attention_scores_{kv_type}", [p.step, q, chosen, pages, cache.keys, rows, part], (splits, kv_heads, most),
+               constants={"LOCAL_SIZE": local, "HEADS": heads // kv_heads, "G": kv_heads, "Dh": q.shape[1] // heads, "SCALE": scale,
+                          "SPLITS": splits}, push={"stride": stride}, work=2.0 * most * stride * q.shape[1])
+    p.dispatch("attention_rows", [p.step, chosen, part, rows], (splits, heads, most),
+               constants={"LOCAL_SIZE": local, "H": heads, "SPLITS": splits}, push={"stride": stride})
+
+
+def importance(p: Program, rows: Buffer, best: Buffer, *, pool_size: int, first: bool) -> None:
+    """best[Q, keys] = max over heads of the pooled rows[Q, H, keys], and of what best holds unless first."""
+    _want("importance", best=(best.shape, (rows.shape[0], rows.shape[2])))
+    local = p.device.profile.local_size
+    p.dispatch("importance", [p.step, rows, best], (_ceil(rows.shape[2], local), rows.shape[0], 1),
+               constants={"LOCAL_SIZE": local, "H": rows.shape[1], "POOL": pool_size, "FIRST": int(first)}, push={"stride": rows.shape[2]})
+
+
+def importance_sum(p: Program, best: Buffer, total: Buffer) -> None:
+    """total[keys] += sum over the queries in use of best[Q, keys]."""
+    local = p.device.profile.local_size
+    p.dispatch("importance_sum", [p.step, best, total], (_ceil(best.shape[1], local), 1, 1), constants={"LOCAL_SIZE": local},
+               push={"stride": best.shape[1]})
+
+
 def attention_gate(p: Program, query_gate: Buffer, y: Buffer, *, heads: int) -> None:
     """y[T, H, Dh] *= sigmoid of the gates in query_gate[T, H, 2, Dh]."""
     _want("attention_gate", query_gate=(query_gate.shape[1:], (2 * y.shape[1],)))

@@ -13,6 +13,7 @@ import numpy as np
 
 from vkprefill import kernels
 from vkprefill.cache import Cache, CachePool
+from vkprefill.capture import AttentionCapture, CaptureRecorder, checked_layers, fill_capture, query_indices
 from vkprefill.chat_template import ChatTemplate
 from vkprefill.config import FULL_ATTENTION, ModelConfig
 from vkprefill.device import Buffer, Device, Program
@@ -86,47 +87,58 @@ class Model:
         self.max_context = max_context or _longest_context(self.config, self.kv_type, self.device, bill_for)
         self.memory = bill_for(self.max_context)
         self.device.require(self.memory.total, f"{file.label} with a context of {self.max_context} tokens")
-        self._pool = CachePool(self.device, self.config, self.max_context, self.kv_type)
-        self._scratch = {
+        self.pool = CachePool(self.device, self.config, self.max_context, self.kv_type)
+        self.scratch = {
             name: self.device.buffer(name, shape, dtype, memory=memory, kind="activations")
             for name, (shape, dtype, memory) in activation_shapes(self.config, padded_chunk(self.prefill_chunk), splits).items()
         }
-        self._scratch["step"].view()[:] = 0
-        self._scratch["seen"].view()[:] = 0
+        self.scratch["step"].view()[:] = 0
+        self.scratch["seen"].view()[:] = 0
         self._weights: ModelWeights = load_weights(file, self.config, self.device, report)
         report("recording", 0, 3)
-        self._prefill_program = self._record_trunk("prefill", padded_chunk(self.prefill_chunk))
+        self._prefill_program = self.record_trunk("prefill", padded_chunk(self.prefill_chunk))
         report("recording", 1, 3)
         self._head_program = self._program("head", 1)
         self._record_head(self._head_program)
         report("recording", 2, 3)
-        self._decode_program = self._record_trunk("decode", 1)
-        self._record_head(self._decode_program)
+        self._decode_program = self.record_trunk("decode", 1, with_head=True)
         self._logits_program: Program | None = None
         report("recording", 3, 3)
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
     def _program(self, name: str, num_rows: int) -> Program:
-        return self.device.program(name, step=self._scratch["step"], num_rows=num_rows)
+        return self.device.program(name, step=self.scratch["step"], num_rows=num_rows)
 
-    def _record_trunk(self, name: str, num_rows: int) -> Program:
-        """Token ids -> hidden states x of all layers."""
-        p, s, w, c = self._program(name, num_rows), self._scratch, self._weights, self.config
+    def record_trunk(self, name: str, num_rows: int, tap: Callable[[Program, int], None] | None = None,
+                     last_layer: int | None = None, with_head: bool = False) -> Program:
+        """Token ids -> hidden states x of all layers.
+
+        tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose tap all ends;
+        with_head: logits and candidates of the last token too.
+        """
+        p, s, w, c = self._program(name, num_rows), self.scratch, self._weights, self.config
         kernels.embedding(p, s["token_ids"], w.token_embd, s["x"])
         for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers)):
             p.prefix = f"L{layer:02d}."
-            mixer = attention if kind == FULL_ATTENTION else delta_net
             kernels.rms_norm(p, s["x"], weights.attn_norm, s["h"], eps=c.rms_norm_eps)
-            mixer(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self._pool, layer=layer)
+            if kind == FULL_ATTENTION:
+                attention(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self.pool, layer=layer, tap=tap,
+                          rows_only=layer == last_layer)
+                if layer == last_layer:
+                    break
+            else:
+                delta_net(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self.pool, layer=layer)
             kernels.rms_norm(p, s["x"], weights.post_attention_norm, s["h"], eps=c.rms_norm_eps)
             mlp(p, s["h"], weights.mlp, s["x"], s)
         p.prefix = ""
+        if with_head:
+            self._record_head(p)
         return p
 
     def _record_head(self, p: Program) -> None:
         """Hidden state of the last token -> logits [V] and the best candidates."""
-        s, w = self._scratch, self._weights
+        s, w = self.scratch, self._weights
         kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self.config.rms_norm_eps, last_row=True)
         kernels.linear(p, s["h"], w.output, s["logits"], one_row=True)
         kernels.top_k(p, s["logits"], s["seen"], s["block_best"], s["candidates"])
@@ -135,29 +147,63 @@ class Model:
 
     def new_cache(self, max_context: int | None = None) -> Cache:
         """An empty cache of at most max_context tokens (None: all that the model was loaded for). It takes memory as it grows."""
-        if max_context is not None and not 1 <= max_context <= self._pool.num_slots:
-            raise RequestError(f"max_context: {max_context}, wanted 1 to {self._pool.num_slots}")
-        return Cache(self._pool, min(max_context or self.max_context, self._pool.num_slots))
+        if max_context is not None and not 1 <= max_context <= self.pool.num_slots:
+            raise RequestError(f"max_context: {max_context}, wanted 1 to {self.pool.num_slots}")
+        return Cache(self.pool, min(max_context or self.max_context, self.pool.num_slots))
 
-    def prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None = None, cache: Cache | None = None, *,
-                progress: PrefillProgress | None = None) -> np.ndarray:
+    def prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None = None, cache: Cache | None = None,
+                capture: AttentionCapture | None = None, progress: PrefillProgress | None = None) -> np.ndarray:
         """Run tokens through the model, continuing the cache; logits float32 [V] of the last one.
 
         positions: increasing, above those in the cache (None: from the cache's next_position on). Without a cache nothing is kept.
+        capture: filled with the attention rows of its queries; the logits are the same bits with and without.
         An exception inside, KeyboardInterrupt too, leaves the cache as it was. Raises RequestError for bad tokens or positions.
         """
         with self._borrowed(cache) as cache:
-            return self._prefill(token_ids, positions, cache, progress, self._head_logits)
+            if capture is None:
+                return self._prefill(token_ids, positions, cache, progress, self._head_logits)
+            return self._prefill_with_capture(token_ids, positions, cache, capture, progress)
 
     def extend(self, token_ids: Sequence[int], cache: Cache, *, positions: Sequence[int] | None = None,
                progress: PrefillProgress | None = None) -> None:
         """As prefill, without logits: the cache only grows."""
         self._prefill(token_ids, positions, cache, progress)
 
-    def decode(self, token_id: int, cache: Cache) -> np.ndarray:
-        """Run one token at the cache's next position; logits float32 [V]."""
-        self._decode(token_id, cache, num_candidates=0)
+    def decode(self, token_id: int, cache: Cache, capture: AttentionCapture | None = None) -> np.ndarray:
+        """Run one token at the cache's next position; logits float32 [V]. capture: filled with the token's attention rows."""
+        if capture is None:
+            self._decode(token_id, cache, num_candidates=0)
+        else:
+            recorder = self._recorder(capture, 1, 1, len(cache) + 1)
+            self._decode(token_id, cache, 0, program=lambda: recorder.program(1, [0], [0], len(cache) + 1))
+            fill_capture(capture, recorder, cache, np.array([len(cache) - 1]), self.config)
         return self._logits()
+
+    def _prefill_with_capture(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, capture: AttentionCapture,
+                              progress: PrefillProgress | None) -> np.ndarray:
+        queries, before = query_indices(capture.queries, len(token_ids)), len(cache)
+        num_keys = before + len(token_ids)
+        recorder = self._recorder(capture, len(queries), min(len(queries), self.prefill_chunk), num_keys)
+
+        def program(first: int, count: int) -> Program:
+            (rows,) = np.nonzero((queries >= first) & (queries < first + count))
+            if not len(rows):
+                return self._prefill_program
+            return recorder.program(padded_chunk(self.prefill_chunk), queries[rows] - first, rows, num_keys)
+
+        logits = self._prefill(token_ids, positions, cache, progress, self._head_logits, program)
+        fill_capture(capture, recorder, cache, before + queries, self.config)
+        return logits
+
+    def _recorder(self, capture: AttentionCapture, num_queries: int, most: int, num_keys: int) -> CaptureRecorder:
+        """The capture's recorder if it suffices, else a new one in its place."""
+        layers = checked_layers(capture.layers, self.config)
+        if capture._recorder is None or not capture._recorder.fits(self, layers, num_queries, most, num_keys):
+            if capture._recorder is not None:
+                capture._recorder.free()
+                capture._recorder = None
+            capture._recorder = CaptureRecorder(self, layers, num_queries, most, num_keys)
+        return capture._recorder
 
     def logits(self, token_ids: Sequence[int], positions: Sequence[int] | None = None, *, progress: PrefillProgress | None = None
                ) -> np.ndarray:
@@ -201,17 +247,20 @@ class Model:
 
     def mark_seen(self, token_ids: Sequence[int]) -> None:
         """The tokens, and only those, that the penalty of the *_candidates calls applies to."""
-        bits = np.zeros(self._scratch["seen"].shape[0] * 32, np.uint8)
+        bits = np.zeros(self.scratch["seen"].shape[0] * 32, np.uint8)
         if len(token_ids):
             bits[self._check_ids(token_ids)] = 1
-        self._scratch["seen"].view()[:] = np.packbits(bits, bitorder="little").view(np.uint32)
+        self.scratch["seen"].view()[:] = np.packbits(bits, bitorder="little").view(np.uint32)
 
     def _borrowed(self, cache: Cache | None) -> _Borrowed:
         return _Borrowed(cache) if cache is not None else _Borrowed(self.new_cache(), close=True)
 
     def _prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, progress: PrefillProgress | None,
-                 head: Callable[[], T] | None = None) -> T | None:
-        """All tokens through the trunk, in chunks; the hidden state of the last stays in x for the head, whose result is returned."""
+                 head: Callable[[], T] | None = None, program_for: Callable[[int, int], Program] | None = None) -> T | None:
+        """All tokens through the trunk, in chunks; the hidden state of the last stays in x for the head, whose result is returned.
+
+        program_for(first, count): another program than the plain one for these tokens of the call.
+        """
         self._check_cache(cache)
         last = cache.positions[-1] if len(cache) else -1
         ids, positions = self._check_tokens(token_ids, positions, cache.next_position, last)
@@ -224,7 +273,8 @@ class Model:
                 count = min(self._tokens_per_run(len(cache)), len(ids) - done)
                 chunk = slice(done, done + count)
                 self._set_step(ids[chunk], positions[chunk], len(cache))
-                per_submission = count / self._prefill_program.num_submissions
+                program = program_for(done, count) if program_for else self._prefill_program
+                per_submission = count / program.num_submissions
                 ran = 0
 
                 def between() -> None:
@@ -233,7 +283,7 @@ class Model:
                     if progress:
                         progress(min(len(ids), int(done + ran * per_submission)), len(ids))
 
-                self._prefill_program.run(between)
+                program.run(between)
                 cache.append(ids[chunk].tolist(), positions[chunk].tolist())
                 done += count
             result = head() if head else None
@@ -246,14 +296,15 @@ class Model:
         finally:
             before.free()
 
-    def _decode(self, token_id: int, cache: Cache, num_candidates: int, penalty: float = 0.0) -> None:
+    def _decode(self, token_id: int, cache: Cache, num_candidates: int, penalty: float = 0.0,
+                program: Callable[[], Program] | None = None) -> None:
         self._check_cache(cache)
         last = cache.positions[-1] if len(cache) else -1
         ids, positions = self._check_tokens([token_id], None, cache.next_position, last)
         cache.reserve(1)
         self._set_step(ids, positions, len(cache), num_candidates, penalty)
         cache.broken = True
-        self._decode_program.run()
+        (program() if program else self._decode_program).run()
         cache.append(ids.tolist(), positions.tolist())
         cache.broken = False
 
@@ -263,7 +314,7 @@ class Model:
 
     def _run_all_logits(self, num_tokens: int) -> np.ndarray:
         """Logits of all tokens of the last run, which has at most LOGITS_ROWS."""
-        s, w = self._scratch, self._weights
+        s, w = self.scratch, self._weights
         if self._logits_program is None:
             self._all_logits = self.device.buffer("all_logits", (LOGITS_ROWS, self.config.vocab_size), memory="host", kind="logits")
             self._logits_program = p = self._program("logits", LOGITS_ROWS)
@@ -273,15 +324,15 @@ class Model:
         return self._all_logits.view()[:num_tokens]
 
     def _logits(self) -> np.ndarray:
-        return _finite(self._scratch["logits"].read(), "logits")
+        return _finite(self.scratch["logits"].read(), "logits")
 
     def _candidates(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        raw = self._scratch["candidates"].view()[:count].copy()
+        raw = self.scratch["candidates"].view()[:count].copy()
         logits = _finite(raw[:, 0].view(np.float32), "candidates")
         return raw[:, 1].astype(np.int64), logits
 
     def _set_step(self, ids: np.ndarray, positions: np.ndarray, cache_len: int, num_candidates: int = 0, penalty: float = 0.0) -> None:
-        s = self._scratch
+        s = self.scratch
         s["step"].view()[:2] = len(ids), cache_len
         s["token_ids"].view()[: len(ids)] = ids
         half = self.config.rotary_dim // 2
@@ -290,7 +341,7 @@ class Model:
         self._set_sampling(num_candidates, penalty)
 
     def _set_sampling(self, num_candidates: int, penalty: float) -> None:
-        self._scratch["step"].view()[2:4] = np.float32(penalty).view(np.uint32), num_candidates
+        self.scratch["step"].view()[2:4] = np.float32(penalty).view(np.uint32), num_candidates
 
     def _tokens_per_run(self, cache_len: int) -> int:
         """Fewer tokens where the past is long, so that the attention of one layer stays below the bound of a submission."""
@@ -315,7 +366,7 @@ class Model:
         return ids
 
     def _check_cache(self, cache: Cache) -> None:
-        if not isinstance(cache, Cache) or cache.pool is not self._pool:
+        if not isinstance(cache, Cache) or cache.pool is not self.pool:
             raise RequestError("cache: wanted one made by this model's new_cache")
 
     # -- end -----------------------------------------------------------------------------------------------------------
