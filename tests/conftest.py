@@ -13,7 +13,8 @@ def pytest_report_header() -> str:
     except DeviceError as error:
         return f"vulkan: none ({error})"
     barrier = "available" if _import_barrier() else "not built: one submission per dependency level"
-    return f"vulkan: {info.name} ({info.type}), driver {info.driver}, subgroups of {info.subgroup_size}; barrier operation {barrier}"
+    device = f"{info.name} ({info.type}), driver {info.driver}, subgroups of {info.subgroup_size}"
+    return f"vulkan: {device}; barrier operation {barrier}"
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """Run one kernel on guarded buffers and judge what comes out.
 
-Every buffer is followed by guard words that must not change. Outputs start as NaN, so that elements never written show; so do the
-rows past num_tokens, which must stay as they are. Guards and spare rows are NaN too: a kernel that reads them and uses
-what it read gives NaN.
+Every buffer is followed by guard words that must not change. Outputs start as NaN, so that elements never written show;
+so do the rows past num_tokens, which must stay as they are. Guards and spare rows of inputs are NaN too: a kernel that
+uses them gives NaN.
 """
 
 import contextlib
@@ -53,13 +53,21 @@ def padded(rows: int) -> int:
 
 
 class KernelRun:
-    """Buffers and a program of num_rows rows, num_tokens of them in use. Add buffers, call a kernel on `program`, then `finish`.
+    """Buffers and a program of num_rows rows, num_tokens of them in use: add buffers, run kernels on it, `finish`.
 
-    By-row buffers get num_rows rows (pad: rounded up to whole tiles of rows, as the engine's are); values has num_tokens.
+    By-row buffers get num_rows rows (pad: rounded up to whole tiles, as the engine has); their values have num_tokens.
     """
 
-    def __init__(self, device: Device, num_tokens: int, num_rows: int | None = None, *, cache_len: int = 0, penalty: float = 0.0,
-                 num_candidates: int = 0) -> None:
+    def __init__(
+        self,
+        device: Device,
+        num_tokens: int,
+        num_rows: int | None = None,
+        *,
+        cache_len: int = 0,
+        penalty: float = 0.0,
+        num_candidates: int = 0,
+    ) -> None:
         self.device, self.num_tokens, self.num_rows = device, num_tokens, num_rows or num_tokens
         self._buffers: dict[str, tuple[Buffer, np.ndarray, str, bool]] = {}
         step = np.full(STEP_WORDS, UNTOUCHED, np.uint32)
@@ -107,10 +115,20 @@ class KernelRun:
         for name, (buffer, before, role, by_row) in self._buffers.items():
             after = buffer.tensor.data().view(np.uint32)
             words = buffer.num_bytes // 4
-            assert (after[words:] == UNTOUCHED).all(), f"{name}: written past its end, at words {np.flatnonzero(after[words:] != UNTOUCHED)}"
-            kept = 0 if role == "input" else words if role == "scratch" or not by_row else words // buffer.shape[0] * self.num_tokens
+            assert (after[words:] == UNTOUCHED).all(), (
+                f"{name}: written past its end, at words {np.flatnonzero(after[words:] != UNTOUCHED)}"
+            )
+            kept = (
+                0
+                if role == "input"
+                else words
+                if role == "scratch" or not by_row
+                else words // buffer.shape[0] * self.num_tokens
+            )
             changed = np.flatnonzero(after[kept:words] != before[kept:words])
-            assert not changed.size, f"{name}: {role} changed where it must not, first at word {kept + changed[0]} of {buffer.shape}"
+            assert not changed.size, (
+                f"{name}: {role} changed where it must not, first at word {kept + changed[0]} of {buffer.shape}"
+            )
             if role == "output":
                 results[name] = buffer.read()[: self.num_tokens if by_row else None]
         for buffer, *_ in self._buffers.values():
@@ -150,7 +168,8 @@ def error_of(case: str, got: np.ndarray, expected: np.ndarray) -> tuple[float, s
     worst = np.unravel_index(int(difference.argmax()), difference.shape)
     error = float(difference[worst]) / max(rms, 1e-30)
     where = tuple(int(i) for i in worst)
-    return error, f"{case}: error {error:.2e} of the RMS {rms:.3g}, worst at {where}: {got[worst]:.8g}, expected {expected[worst]:.8g}"
+    values = f"{got[worst]:.8g}, expected {expected[worst]:.8g}"
+    return error, f"{case}: error {error:.2e} of the RMS {rms:.3g}, worst at {where}: {values}"
 
 
 def check(case: str, got: np.ndarray, expected: np.ndarray, limit: float) -> None:

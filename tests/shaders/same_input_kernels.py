@@ -1,8 +1,8 @@
 """The engine's kernels on llama.cpp's own inputs: one function for each operation of tests/reference/same_input.py.
 
-Each takes the device, the reference model (for weights and sizes), the layer and the stored inputs, and returns what llama.cpp stored
-as the output. Where a kernel does more than the one operation, the rest is made the identity by its other inputs, or the
-known factor is divided out in float64.
+Each takes the device, the reference model (for weights and sizes), the layer and the stored inputs, and returns what
+llama.cpp stored as the output. Where a kernel does more than the one operation, the rest is made the identity by its
+other inputs, or the known factor is divided out in float64.
 """
 
 import functools
@@ -48,8 +48,9 @@ def conv(device: Device, x: np.ndarray, taps: np.ndarray) -> np.ndarray:
     """x [T, C], taps [C, 4] -> silu of the convolution from an empty state."""
     run = KernelRun(device, len(x))
     state = run.in_out("state", np.zeros((3, x.shape[1])), by_row=False)
-    kernels.causal_conv(run.program, run.input("x", x), run.weight("weight", taps), state, run.output("y", x.shape[1]),
-                        state_offset=0)
+    kernels.causal_conv(
+        run.program, run.input("x", x), run.weight("weight", taps), state, run.output("y", x.shape[1]), state_offset=0
+    )
     return run.finish()["y"]
 
 
@@ -65,7 +66,9 @@ def _conv_silu(device, model, layer, x):
 
 def l2_norm(device: Device, model: ReferenceModel, active: np.ndarray) -> np.ndarray:
     run = KernelRun(device, len(active))
-    kernels.l2_norm(run.program, run.in_out("qkv", active), key_heads=model.key_heads, key_dim=model.state_size, eps=model.eps)
+    kernels.l2_norm(
+        run.program, run.in_out("qkv", active), key_heads=model.key_heads, key_dim=model.state_size, eps=model.eps
+    )
     return run.finish()["qkv"].astype(np.float64)
 
 
@@ -82,7 +85,13 @@ def _l2_key(device, model, layer, active):
 def gates(device: Device, alpha, beta, dt, ssm_a) -> np.ndarray:
     run = KernelRun(device, len(alpha))
     vectors = run.weight("dt", dt), run.weight("ssm_a", ssm_a)
-    kernels.delta_gates(run.program, run.input("alpha", alpha), run.input("beta", beta), *vectors, run.output("gates", alpha.shape[1], 2))
+    kernels.delta_gates(
+        run.program,
+        run.input("alpha", alpha),
+        run.input("beta", beta),
+        *vectors,
+        run.output("gates", alpha.shape[1], 2),
+    )
     return run.finish()["gates"]
 
 
@@ -108,10 +117,22 @@ def delta(device: Device, q, k, v, log_decay, beta, state, *, num_rows: int | No
     qkv = np.concatenate([a.reshape(tokens, -1) for a in (q, k, v)], axis=1)
     around = np.full(offset, 7.0), np.full(24, 7.0)
     whole = run.in_out("state", np.concatenate([around[0], state.reshape(-1), around[1]]), by_row=False)
-    kernels.delta_rule(run.program, run.input("qkv", qkv), run.input("gates", np.stack([log_decay, beta], axis=-1)), whole,
-                       run.output("o", hv * dv), state_offset=offset, key_heads=hk, value_heads=hv, key_dim=dk, value_dim=dv)
+    kernels.delta_rule(
+        run.program,
+        run.input("qkv", qkv),
+        run.input("gates", np.stack([log_decay, beta], axis=-1)),
+        whole,
+        run.output("o", hv * dv),
+        state_offset=offset,
+        key_heads=hk,
+        value_heads=hv,
+        key_dim=dk,
+        value_dim=dv,
+    )
     out = run.finish()
-    assert (out["state"][:offset] == 7).all() and (out["state"][offset + state.size :] == 7).all(), "wrote outside its own state"
+    assert (out["state"][:offset] == 7).all() and (out["state"][offset + state.size :] == 7).all(), (
+        "wrote outside its own state"
+    )
     return out["o"].reshape(v.shape), out["state"][offset : offset + state.size].reshape(state.shape)
 
 
@@ -121,8 +142,13 @@ def _delta(device, model, layer, q, k, v, log_decay, beta):
 
 def _gated_norm(device, model, layer, core, z):
     run = KernelRun(device, len(core))
-    kernels.gated_norm(run.program, run.input("z", z.reshape(len(z), -1)), run.weight("weight", weight(model, layer, "ssm_norm.weight")),
-                       run.in_out("o", core.reshape(len(core), -1)), eps=model.eps)
+    kernels.gated_norm(
+        run.program,
+        run.input("z", z.reshape(len(z), -1)),
+        run.weight("weight", weight(model, layer, "ssm_norm.weight")),
+        run.in_out("o", core.reshape(len(core), -1)),
+        eps=model.eps,
+    )
     return run.finish()["o"]
 
 
@@ -138,18 +164,29 @@ def rope_table(positions: np.ndarray, rotary_dims: int, base: float) -> np.ndarr
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
-def head_norm_rope(device: Device, x, norm_weight, table, *, heads: int, eps: float, num_rows: int | None = None) -> np.ndarray:
+def head_norm_rope(
+    device: Device, x, norm_weight, table, *, heads: int, eps: float, num_rows: int | None = None
+) -> np.ndarray:
     """x [T, heads * n] -> [T, heads, Dh]."""
     run = KernelRun(device, len(x), num_rows)
     y = run.output("y", heads * len(norm_weight))
-    kernels.head_norm_rope(run.program, run.input("x", x), run.weight("weight", norm_weight), run.input("rope", table), y,
-                           heads=heads, eps=eps)
+    kernels.head_norm_rope(
+        run.program,
+        run.input("x", x),
+        run.weight("weight", norm_weight),
+        run.input("rope", table),
+        y,
+        heads=heads,
+        eps=eps,
+    )
     return run.finish()["y"].reshape(len(x), heads, -1)
 
 
 def _query_norm(device, model, layer, joint):
     table = rope_table(np.zeros(len(joint)), model.rotary_dims, model.rope_base)
-    return head_norm_rope(device, joint, weight(model, layer, "attn_q_norm.weight"), table, heads=model.heads, eps=model.eps)
+    return head_norm_rope(
+        device, joint, weight(model, layer, "attn_q_norm.weight"), table, heads=model.heads, eps=model.eps
+    )
 
 
 def _rotate(device, model, layer, x):
@@ -160,7 +197,9 @@ def _rotate(device, model, layer, x):
 
 
 def _attention_gate(device, model, layer, gate):
-    joint = np.stack([np.full((len(gate), model.heads, model.head_size), np.nan), gate.reshape(len(gate), model.heads, -1)], axis=2)
+    joint = np.stack(
+        [np.full((len(gate), model.heads, model.head_size), np.nan), gate.reshape(len(gate), model.heads, -1)], axis=2
+    )
     run = KernelRun(device, len(gate))
     y = run.in_out("y", np.ones_like(gate))
     kernels.attention_gate(run.program, run.input("query_gate", joint.reshape(len(gate), -1)), y, heads=model.heads)
@@ -175,12 +214,32 @@ def empty_cache(run: KernelRun, pages: int, kv_heads: int, head_dim: int, kv_typ
 def _attend(device, model, layer, q, k, v):
     tokens, heads, kv_heads = len(q), q.shape[1], k.shape[1]
     run = KernelRun(device, tokens)
-    pages, cache = run.input("pages", np.zeros(1, np.uint32), by_row=False), empty_cache(run, 1, kv_heads, model.head_size, "f32")
-    kernels.kv_store(run.program, run.input("k", k.reshape(tokens, -1)), run.input("v", v.reshape(tokens, -1)), pages, cache,
-                     kv_heads=kv_heads, kv_type="f32")
-    kernels.attention(run.program, run.input("q", q.reshape(tokens, -1)), pages, cache, run.output("y", heads * model.head_size),
-                      run.scratch("split_out", 1, heads * model.head_size), run.scratch("split_sums", 1, heads, 2), heads=heads,
-                      kv_heads=kv_heads, scale=model.head_size**-0.5, kv_type="f32")
+    pages, cache = (
+        run.input("pages", np.zeros(1, np.uint32), by_row=False),
+        empty_cache(run, 1, kv_heads, model.head_size, "f32"),
+    )
+    kernels.kv_store(
+        run.program,
+        run.input("k", k.reshape(tokens, -1)),
+        run.input("v", v.reshape(tokens, -1)),
+        pages,
+        cache,
+        kv_heads=kv_heads,
+        kv_type="f32",
+    )
+    kernels.attention(
+        run.program,
+        run.input("q", q.reshape(tokens, -1)),
+        pages,
+        cache,
+        run.output("y", heads * model.head_size),
+        run.scratch("split_out", 1, heads * model.head_size),
+        run.scratch("split_sums", 1, heads, 2),
+        heads=heads,
+        kv_heads=kv_heads,
+        scale=model.head_size**-0.5,
+        kv_type="f32",
+    )
     return run.finish()["y"]
 
 

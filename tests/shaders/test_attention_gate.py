@@ -24,7 +24,9 @@ def test_rows(device, profile, tokens, heads, dim):
     with using_profile(device, profile):
         got = gated(device, joint.reshape(tokens, -1), y.reshape(tokens, -1), heads, tokens + 4)
     expected = y.astype(float) * activations.sigmoid(joint[:, :, 1].astype(float))
-    check(f"attention_gate T {tokens}, {heads} heads of {dim}, {profile}", got, expected.reshape(tokens, -1), ELEMENTWISE)
+    check(
+        f"attention_gate T {tokens}, {heads} heads of {dim}, {profile}", got, expected.reshape(tokens, -1), ELEMENTWISE
+    )
 
 
 def test_llama_cpp(device):

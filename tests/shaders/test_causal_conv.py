@@ -12,18 +12,30 @@ def convolve(device, x, taps, state, *, offset=0, num_rows=None):
     """-> (y [T, C], new state [3, C])"""
     run = KernelRun(device, len(x), num_rows)
     whole = np.concatenate([np.full(offset, 7.0), state.reshape(-1), np.full(5, 7.0)])
-    kernels.causal_conv(run.program, run.input("x", x), run.weight("weight", taps), run.in_out("state", whole, by_row=False),
-                        run.output("y", x.shape[1]), state_offset=offset)
+    kernels.causal_conv(
+        run.program,
+        run.input("x", x),
+        run.weight("weight", taps),
+        run.in_out("state", whole, by_row=False),
+        run.output("y", x.shape[1]),
+        state_offset=offset,
+    )
     out = run.finish()
-    assert (out["state"][:offset] == 7).all() and (out["state"][offset + state.size :] == 7).all(), "wrote outside its own state"
+    assert (out["state"][:offset] == 7).all() and (out["state"][offset + state.size :] == 7).all(), (
+        "wrote outside its own state"
+    )
     return out["y"], out["state"][offset : offset + state.size].reshape(state.shape)
 
 
 @pytest.mark.parametrize("profile", ["cpu", "amd"])
-@pytest.mark.parametrize(("tokens", "channels"), [(1, 6144), (2, 96), (3, 33), (4, 1), (63, 70), (64, 64), (65, 130), (127, 31), (200, 65)])
+@pytest.mark.parametrize(
+    ("tokens", "channels"), [(1, 6144), (2, 96), (3, 33), (4, 1), (63, 70), (64, 64), (65, 130), (127, 31), (200, 65)]
+)
 def test_sizes(device, profile, tokens, channels):
     rng = np.random.default_rng(channels)
-    x, taps, state = (rng.standard_normal(shape).astype(np.float32) for shape in ((tokens, channels), (channels, 4), (3, channels)))
+    x, taps, state = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((tokens, channels), (channels, 4), (3, channels))
+    )
     with using_profile(device, profile):
         y, new_state = convolve(device, x, taps, state, offset=12, num_rows=tokens + 3)
     expected = reference.activate(reference.causal_conv(x.astype(float), taps.astype(float), state.astype(float)))
@@ -49,4 +61,6 @@ def test_llama_cpp(device):
         model, arrays = reference_model(name), fixtures.load_case(name, "p7").arrays
         for layer in (i for i in range(model.layer_count) if model.recurrent[i]):
             got = conv(device, arrays[f"linear_attn_qkv_mixed-{layer}"], weight(model, layer, "ssm_conv1d.weight"))
-            check(f"{name} conv_output_silu-{layer} from its input", got, arrays[f"conv_output_silu-{layer}"], ELEMENTWISE)
+            check(
+                f"{name} conv_output_silu-{layer} from its input", got, arrays[f"conv_output_silu-{layer}"], ELEMENTWISE
+            )

@@ -31,7 +31,10 @@ def test_more_items_than_the_grid_has_invocations(device):
     count = 3 * (1 << 20) + 77
     source = np.arange(count, dtype=np.uint32)
     run = KernelRun(device, 1)
-    given, copied, filled = run.input("source", source, by_row=False), *(run.output(name, count, by_row=False) for name in ("copied", "filled"))
+    given, copied, filled = (
+        run.input("source", source, by_row=False),
+        *(run.output(name, count, by_row=False) for name in ("copied", "filled")),
+    )
     run.program.copy(given, copied, 0, 0, count)
     run.program.fill(filled, 5)
     out = run.finish()

@@ -14,7 +14,9 @@ def test_sizes(device, tokens, heads):
     dt, ssm_a = rng.uniform(-7, 3, heads).astype(np.float32), -np.exp(rng.uniform(-7, 3, heads)).astype(np.float32)
     run = KernelRun(device, tokens, tokens + 3)
     vectors = run.weight("dt", dt), run.weight("ssm_a", ssm_a)
-    kernels.delta_gates(run.program, run.input("alpha", alpha), run.input("beta", beta), *vectors, run.output("gates", heads, 2))
+    kernels.delta_gates(
+        run.program, run.input("alpha", alpha), run.input("beta", beta), *vectors, run.output("gates", heads, 2)
+    )
     got = run.finish()["gates"]
     decay = delta_rule.log_decay(delta_rule.softplus_alpha(alpha.astype(float), dt.astype(float)), ssm_a.astype(float))
     check(f"log_decay T {tokens}, Hv {heads}", got[..., 0], decay, ELEMENTWISE)

@@ -22,16 +22,34 @@ def compare(device, case, inputs, num_rows=None, offset=0):
     q, k, v, log_decay, beta, state = inputs
     scaled = (q * reference.query_scale(q.shape[-1])).astype(np.float32)
     o, new_state = delta(device, scaled, k, v, log_decay, beta, state, num_rows=num_rows, offset=offset)
-    expected, expected_state = reference.recurrent(scaled.astype(float) / reference.query_scale(q.shape[-1]), k, v, log_decay, beta, state)
+    expected, expected_state = reference.recurrent(
+        scaled.astype(float) / reference.query_scale(q.shape[-1]), k, v, log_decay, beta, state
+    )
     check(f"delta_rule {case}, outputs", o, expected, REDUCTION)
     check(f"delta_rule {case}, state", new_state, expected_state, REDUCTION)
 
 
-@pytest.mark.parametrize(("tokens", "hk", "hv", "dim"), [
-    (1, 2, 2, 16), (2, 1, 3, 32), (63, 2, 4, 64), (64, 2, 6, 16), (65, 3, 3, 32), (127, 1, 2, 128), (200, 2, 4, 32), (5, 1, 1, 256),
-])
+@pytest.mark.parametrize(
+    ("tokens", "hk", "hv", "dim"),
+    [
+        (1, 2, 2, 16),
+        (2, 1, 3, 32),
+        (63, 2, 4, 64),
+        (64, 2, 6, 16),
+        (65, 3, 3, 32),
+        (127, 1, 2, 128),
+        (200, 2, 4, 32),
+        (5, 1, 1, 256),
+    ],
+)
 def test_sizes(device, tokens, hk, hv, dim):
-    compare(device, f"T {tokens}, Hk {hk}, Hv {hv}, Dk {dim}", random_inputs(dim, tokens, hk, hv, dim), tokens + 3, offset=20)
+    compare(
+        device,
+        f"T {tokens}, Hk {hk}, Hv {hv}, Dk {dim}",
+        random_inputs(dim, tokens, hk, hv, dim),
+        tokens + 3,
+        offset=20,
+    )
 
 
 def usable(device, profile) -> bool:
@@ -78,7 +96,17 @@ def test_llama_cpp(device):
 def test_llama_cpp_state_after_65_tokens(device, name):
     """Layer 0 stores its inputs, outputs and new state."""
     model, arrays = reference_model(name), fixtures.load_case(name, "p65").arrays
-    q, k, v, log_decay, beta = (arrays[f"{a}-0"] for a in ("q_conv_predelta", "k_conv_predelta", "v_conv_predelta", "gate", "beta_sigmoid"))
-    o, state = delta(device, q * model.state_size**-0.5, k, v, log_decay.reshape(beta.shape), beta, np.zeros_like(arrays["new_state-0"]))
+    q, k, v, log_decay, beta = (
+        arrays[f"{a}-0"] for a in ("q_conv_predelta", "k_conv_predelta", "v_conv_predelta", "gate", "beta_sigmoid")
+    )
+    o, state = delta(
+        device,
+        q * model.state_size**-0.5,
+        k,
+        v,
+        log_decay.reshape(beta.shape),
+        beta,
+        np.zeros_like(arrays["new_state-0"]),
+    )
     check(f"{name} p65 attn_output-0", o, arrays["attn_output-0"].reshape(o.shape), REDUCTION)
     check(f"{name} p65 new_state-0", state, arrays["new_state-0"], REDUCTION)

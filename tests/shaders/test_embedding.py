@@ -10,7 +10,9 @@ from vkprefill import kernels
 def embed(device, ids, data, weight_type, *, num_rows=None, part_rows=None):
     run = KernelRun(device, len(ids), num_rows)
     matrix = run.matrix("w", data, weight_type, part_rows=part_rows)
-    kernels.embedding(run.program, run.input("token_ids", np.asarray(ids, np.uint32)), matrix, run.output("x", matrix.columns))
+    kernels.embedding(
+        run.program, run.input("token_ids", np.asarray(ids, np.uint32)), matrix, run.output("x", matrix.columns)
+    )
     return run.finish()["x"]
 
 
@@ -35,7 +37,9 @@ def test_parts(device, weight_type, tokens):
     data = blocks.random_blocks(rng, 101, 256, weight_type)
     ids = rng.permutation(np.resize([0, 31, 32, 63, 64, 95, 96, 100, 17], tokens))
     got = embed(device, ids, data, weight_type, num_rows=tokens + 5, part_rows=32)
-    check(f"embedding T {tokens} from 4 parts, {weight_type}", got, blocks.dequantize(data, weight_type)[ids], ELEMENTWISE)
+    check(
+        f"embedding T {tokens} from 4 parts, {weight_type}", got, blocks.dequantize(data, weight_type)[ids], ELEMENTWISE
+    )
 
 
 @pytest.mark.parametrize("name", fixtures.FIXTURES)
@@ -44,6 +48,10 @@ def test_llama_cpp(device, name):
 
     tensor = next(t for t in gguf.GGUFReader(fixtures.model_path(name)).tensors if t.name == "token_embd.weight")
     case = fixtures.load_case(name, "p7")
-    data = np.ascontiguousarray(tensor.data).view(np.uint8).reshape(len(reference_model(name).weights["token_embd.weight"]), -1)
+    data = (
+        np.ascontiguousarray(tensor.data)
+        .view(np.uint8)
+        .reshape(len(reference_model(name).weights["token_embd.weight"]), -1)
+    )
     got = embed(device, case.token_ids, data, tensor.tensor_type.name)
     check(f"{name} model.input_embed", got, case.arrays["model.input_embed"], ELEMENTWISE)

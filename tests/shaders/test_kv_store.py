@@ -13,24 +13,45 @@ def unpack_cache(words: np.ndarray, kv_heads: int, head_dim: int, kv_type: str, 
     """The pool's words -> values [pages, PAGE, G, Dh]: keys lie [G, Dh / 4, PAGE, 4], values [G, PAGE, Dh]."""
     values = words.reshape(-1).view(np.float16 if kv_type == "f16" else np.float32)
     if keys:
-        return values.reshape(POOL, kv_heads, head_dim // 4, PAGE, 4).transpose(0, 3, 1, 2, 4).reshape(POOL, PAGE, kv_heads, head_dim)
+        return (
+            values.reshape(POOL, kv_heads, head_dim // 4, PAGE, 4)
+            .transpose(0, 3, 1, 2, 4)
+            .reshape(POOL, PAGE, kv_heads, head_dim)
+        )
     return values.reshape(POOL, kv_heads, PAGE, head_dim).transpose(0, 2, 1, 3)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])
-@pytest.mark.parametrize(("tokens", "cache_len", "kv_heads", "head_dim"), [
-    (1, 0, 1, 256), (2, 255, 2, 32), (63, 193, 1, 36), (64, 700, 3, 80), (65, 256, 2, 64), (200, 500, 1, 4),
-])
+@pytest.mark.parametrize(
+    ("tokens", "cache_len", "kv_heads", "head_dim"),
+    [
+        (1, 0, 1, 256),
+        (2, 255, 2, 32),
+        (63, 193, 1, 36),
+        (64, 700, 3, 80),
+        (65, 256, 2, 64),
+        (200, 500, 1, 4),
+    ],
+)
 def test_append(device, tokens, cache_len, kv_heads, head_dim, kv_type):
     rng = np.random.default_rng(tokens)
-    k, v = (rng.standard_normal((tokens, kv_heads * head_dim)) * np.exp(rng.uniform(-8, 5, (tokens, 1))) for _ in range(2))
+    k, v = (
+        rng.standard_normal((tokens, kv_heads * head_dim)) * np.exp(rng.uniform(-8, 5, (tokens, 1))) for _ in range(2)
+    )
     pages = np.array([3, 0, 4, 1], np.uint32)  # page 2 belongs to another cache
     run = KernelRun(device, tokens, tokens + 1, cache_len=cache_len)
     words = PAGE * kv_heads * head_dim // (2 if kv_type == "f16" else 1)
     empty = np.full((POOL, words), UNTOUCHED, np.uint32)
     cache = KVLayer(run.in_out("keys", empty, by_row=False), run.in_out("values", empty, by_row=False))
-    kernels.kv_store(run.program, run.input("k", k), run.input("v", v), run.input("pages", pages, by_row=False), cache, kv_heads=kv_heads,
-                     kv_type=kv_type)
+    kernels.kv_store(
+        run.program,
+        run.input("k", k),
+        run.input("v", v),
+        run.input("pages", pages, by_row=False),
+        cache,
+        kv_heads=kv_heads,
+        kv_type=kv_type,
+    )
     out = run.finish()
     slots = cache_len + np.arange(tokens)
     for name, given in (("keys", k), ("values", v)):
@@ -45,4 +66,6 @@ def test_append(device, tokens, cache_len, kv_heads, head_dim, kv_type):
         others[pages[slots // PAGE], slots % PAGE] = False
         blank = unpack_cache(empty, kv_heads, head_dim, kv_type, name == "keys")
         bits = np.uint16 if kv_type == "f16" else np.uint32
-        np.testing.assert_array_equal(np.ascontiguousarray(stored[others]).view(bits), np.ascontiguousarray(blank[others]).view(bits))
+        np.testing.assert_array_equal(
+            np.ascontiguousarray(stored[others]).view(bits), np.ascontiguousarray(blank[others]).view(bits)
+        )

@@ -9,10 +9,15 @@ from vkprefill import kernels
 EPS = 1e-6
 
 
-@pytest.mark.parametrize(("tokens", "heads", "dim"), [(1, 16, 128), (2, 1, 16), (63, 3, 32), (64, 2, 36), (65, 1, 256), (127, 2, 64), (200, 1, 4)])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "dim"),
+    [(1, 16, 128), (2, 1, 16), (63, 3, 32), (64, 2, 36), (65, 1, 256), (127, 2, 64), (200, 1, 4)],
+)
 def test_heads(device, tokens, heads, dim):
     rng = np.random.default_rng(dim)
-    qk = rng.standard_normal((tokens, 2 * heads, dim)) * np.exp(rng.uniform(-10, 3, (tokens, 2 * heads, 1)))  # from below sqrt(eps) up
+    qk = rng.standard_normal((tokens, 2 * heads, dim)) * np.exp(
+        rng.uniform(-10, 3, (tokens, 2 * heads, 1))
+    )  # from below sqrt(eps) up
     values = np.full((tokens, 3 * dim), np.nan)  # stay as they are
     qkv = np.concatenate([qk.reshape(tokens, -1), values], axis=1).astype(np.float32)
     run = KernelRun(device, tokens, tokens + 3)

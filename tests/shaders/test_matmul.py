@@ -11,7 +11,7 @@ from vkprefill import kernels
 
 
 def multiply(device, x, data, weight_type, *, add=None, num_rows=None, part_rows=None, one_row=False):
-    """x [T, K] by the matrix [N, K]; add: what y holds before. With a program of one row, or one_row, this is matvec."""
+    """x [T, K] by the matrix [N, K]; add: what y holds before. For one row, or one_row, this is matvec."""
     run = KernelRun(device, len(x), num_rows)
     matrix = run.matrix("w", data, weight_type, part_rows=part_rows)
     if one_row:
@@ -23,7 +23,7 @@ def multiply(device, x, data, weight_type, *, add=None, num_rows=None, part_rows
 
 
 def lengths(weight_type: str) -> tuple[int, ...]:
-    """K: one sub-block, an odd number of them (half a unit left over), more than a unit; for the K formats 1 and 3 units."""
+    """K: one sub-block, an odd number of them (half a unit left over), more than a unit; K formats: 1, 3 units."""
     return (256, 768) if weight_type.endswith("_K") or weight_type == "IQ4_XS" else (32, 96, 352)
 
 
@@ -56,7 +56,10 @@ def test_tiles_of_every_profile(device, profile, weight_type):
 
 
 @pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize(("tokens", "rows", "k"), [(1, 1, 32), (2, 31, 160), (63, 33, 224), (64, 64, 64), (65, 129, 96), (127, 100, 32), (200, 65, 352)])
+@pytest.mark.parametrize(
+    ("tokens", "rows", "k"),
+    [(1, 1, 32), (2, 31, 160), (63, 33, 224), (64, 64, 64), (65, 129, 96), (127, 100, 32), (200, 65, 352)],
+)
 def test_sizes(device, tokens, rows, k, add):
     rng = np.random.default_rng(rows)
     data = blocks.random_blocks(rng, rows, k, "Q8_0", 0.1)
@@ -77,16 +80,25 @@ def test_parts(device, weight_type):
 
 
 MATRICES = {  # output: (input, tensor)
-    "linear_attn_qkv_mixed": ("attn_norm", "attn_qkv"), "z": ("attn_norm", "attn_gate"), "alpha": ("attn_norm", "ssm_alpha"),
-    "beta": ("attn_norm", "ssm_beta"), "linear_attn_out": ("final_output", "ssm_out"), "Qcur_full": ("attn_norm", "attn_q"),
-    "Vcur": ("attn_norm", "attn_v"), "ffn_out": ("ffn_swiglu", "ffn_down"),
+    "linear_attn_qkv_mixed": ("attn_norm", "attn_qkv"),
+    "z": ("attn_norm", "attn_gate"),
+    "alpha": ("attn_norm", "ssm_alpha"),
+    "beta": ("attn_norm", "ssm_beta"),
+    "linear_attn_out": ("final_output", "ssm_out"),
+    "Qcur_full": ("attn_norm", "attn_q"),
+    "Vcur": ("attn_norm", "attn_v"),
+    "ffn_out": ("ffn_swiglu", "ffn_down"),
 }
 
 
 def file_tensors(name: str) -> dict[str, tuple[np.ndarray, str]]:
     """Name -> (blocks uint8 [rows, row bytes], type)."""
     tensors = gguf.GGUFReader(fixtures.model_path(name)).tensors
-    return {t.name: (np.ascontiguousarray(t.data).view(np.uint8).reshape(int(t.shape[-1]), -1), t.tensor_type.name) for t in tensors if len(t.shape) == 2}
+    return {
+        t.name: (np.ascontiguousarray(t.data).view(np.uint8).reshape(int(t.shape[-1]), -1), t.tensor_type.name)
+        for t in tensors
+        if len(t.shape) == 2
+    }
 
 
 @pytest.mark.parametrize("name", fixtures.FIXTURES)
@@ -115,7 +127,10 @@ def test_llama_cpp_swiglu(device, name):
     for layer in range(reference_model(name).layer_count):
         x, expected = arrays[f"attn_post_norm-{layer}"], arrays[f"ffn_swiglu-{layer}"]
         run = KernelRun(device, len(x))
-        given, (gate, up) = run.input("x", x, pad=True), (run.matrix(n, *tensors[f"blk.{layer}.ffn_{n}.weight"]) for n in ("gate", "up"))
+        given, (gate, up) = (
+            run.input("x", x, pad=True),
+            (run.matrix(n, *tensors[f"blk.{layer}.ffn_{n}.weight"]) for n in ("gate", "up")),
+        )
         gate_out, up_out = run.output("gate_out", gate.rows), run.output("up_out", gate.rows)
         kernels.linear(run.program, given, gate, gate_out)
         kernels.linear(run.program, given, up, up_out)

@@ -1,4 +1,4 @@
-"""Would the engine's tests notice a mistake? Each of the reference's mutations must make the engine and the reference disagree."""
+"""Would the engine's tests notice a mistake? Each of the reference's mutations must make the two disagree."""
 
 import functools
 
@@ -30,7 +30,9 @@ def logits_excess(model_name: str, case_name: str) -> float:
     """Largest difference between the engine's and the reference's logits, over the limit of the engine's tests."""
     case, model = fixtures.load_case(model_name, case_name), reference_model(model_name)
     state = model.new_state()
-    expected = np.concatenate([model.forward(ids, positions, state)["result_output"] for ids, positions in case.parts()])
+    expected = np.concatenate(
+        [model.forward(ids, positions, state)["result_output"] for ids, positions in case.parts()]
+    )
     error, _ = error_of(f"{model_name} {case_name}", engine_logits(model_name)[case_name], expected)
     return error / fixtures.LOGITS
 
@@ -42,7 +44,10 @@ def norm_excess(device) -> float:
         model = reference_model(model_name)
         for operation, layer, inputs, _ in same_input.operations(model, fixtures.load_case(model_name, "p7")):
             if operation.output == "q_conv_predelta":
-                got, expected = KERNELS[operation.output](device, model, layer, *inputs), operation.compute(model, layer, *inputs)
+                got, expected = (
+                    KERNELS[operation.output](device, model, layer, *inputs),
+                    operation.compute(model, layer, *inputs),
+                )
                 worst = max(worst, error_of(model_name, got.reshape(expected.shape), expected)[0] / operation.limit)
     return worst
 

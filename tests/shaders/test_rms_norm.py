@@ -23,7 +23,10 @@ def test_rows(device, profile, tokens, dim):
 
 
 def test_profiles_have_the_workgroup_sizes_tested():
-    assert {profile.local_size for profile in PROFILES.values()} == {PROFILES["cpu"].local_size, PROFILES["amd"].local_size}
+    assert {profile.local_size for profile in PROFILES.values()} == {
+        PROFILES["cpu"].local_size,
+        PROFILES["amd"].local_size,
+    }
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 65])
@@ -38,6 +41,7 @@ def test_last_row_only(device, tokens):
 
 def test_zero_row_gives_zeros(device):
     run = KernelRun(device, 2)
-    kernels.rms_norm(run.program, run.input("x", np.zeros((2, 64))), run.weight("weight", np.ones(64)), run.output("y", 64),
-                     eps=EPS)
+    kernels.rms_norm(
+        run.program, run.input("x", np.zeros((2, 64))), run.weight("weight", np.ones(64)), run.output("y", 64), eps=EPS
+    )
     assert not run.finish()["y"].any()

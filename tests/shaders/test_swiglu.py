@@ -7,7 +7,9 @@ from vkprefill import kernels
 
 
 @pytest.mark.parametrize("profile", ["cpu", "amd"])
-@pytest.mark.parametrize(("tokens", "width"), [(1, 3584), (2, 4), (63, 260), (64, 96), (65, 36), (127, 132), (200, 100)])
+@pytest.mark.parametrize(
+    ("tokens", "width"), [(1, 3584), (2, 4), (63, 260), (64, 96), (65, 36), (127, 132), (200, 100)]
+)
 def test_rows(device, profile, tokens, width):
     rng = np.random.default_rng(width)
     gate, up = (rng.standard_normal((2, tokens, width)) * np.exp(rng.uniform(-4, 4, (2, tokens, 1)))).astype(np.float32)
@@ -16,7 +18,12 @@ def test_rows(device, profile, tokens, width):
         run = KernelRun(device, tokens, tokens + 2)
         kernels.swiglu(run.program, run.input("up", up), run.in_out("gate", gate))
         got = run.finish()["gate"]
-    check(f"swiglu T {tokens}, F {width}, {profile}", got, activations.swiglu(gate.astype(float), up.astype(float)), ELEMENTWISE)
+    check(
+        f"swiglu T {tokens}, F {width}, {profile}",
+        got,
+        activations.swiglu(gate.astype(float), up.astype(float)),
+        ELEMENTWISE,
+    )
 
 
 # llama.cpp's gate and up projections are not stored: its swiglu is compared in test_matmul.py, behind both.

@@ -14,7 +14,13 @@ def top_k(device, logits: np.ndarray, k: int, seen=(), penalty: float = 0.0) -> 
     run = KernelRun(device, 1, penalty=penalty, num_candidates=k)
     candidates = run.in_out("candidates", np.full((MAX_CANDIDATES, 2), 123, np.uint32), by_row=False)
     seen_bits = run.input("seen", np.packbits(bits, bitorder="little").view(np.uint32), by_row=False)
-    kernels.top_k(run.program, run.input("logits", logits, by_row=False), seen_bits, run.scratch("best", -(-vocab // 64), 2), candidates)
+    kernels.top_k(
+        run.program,
+        run.input("logits", logits, by_row=False),
+        seen_bits,
+        run.scratch("best", -(-vocab // 64), 2),
+        candidates,
+    )
     found = run.finish()["candidates"]
     assert (found[k:] == 123).all(), "wrote more than k candidates"
     return found[:k, 1].astype(np.int64), np.ascontiguousarray(found[:k, 0]).view(np.float32)
@@ -34,7 +40,9 @@ def compare(device, *arguments) -> None:
 
 
 @pytest.mark.parametrize("profile", ["cpu", "amd"])
-@pytest.mark.parametrize(("vocab", "k"), [(1, 1), (63, 5), (64, 64), (65, 2), (320, 64), (4097, 20), (50001, 64), (248320, 40)])
+@pytest.mark.parametrize(
+    ("vocab", "k"), [(1, 1), (63, 5), (64, 64), (65, 2), (320, 64), (4097, 20), (50001, 64), (248320, 40)]
+)
 def test_sizes(device, profile, vocab, k):
     with using_profile(device, profile):
         compare(device, np.random.default_rng(vocab).standard_normal(vocab).astype(np.float32), k)
@@ -47,7 +55,9 @@ def test_ties_go_to_the_lower_id(device, profile):
     with using_profile(device, profile):
         compare(device, logits, 64)
         compare(device, np.zeros(200, np.float32), 64)
-        compare(device, np.where(np.arange(700) % 64 == 63, 0.0, -0.0).astype(np.float32), 64)  # zeros of both signs are equal
+        compare(
+            device, np.where(np.arange(700) % 64 == 63, 0.0, -0.0).astype(np.float32), 64
+        )  # zeros of both signs are equal
 
 
 def test_best_all_in_one_block(device):

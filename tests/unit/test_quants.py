@@ -72,9 +72,11 @@ def halves(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def unpack_floats(planes, kind):
     if kind == "f32":  # 16 planes of 4: weights 4i..4i+3 of the unit in plane i
-        return planes.take(16, 4).view(np.float32).reshape(*planes.words.shape[1:1], -1, planes.words.shape[1], 64)
+        return planes.take(16, 4).view(np.float32).reshape(-1, planes.words.shape[1], 64)
     words = planes.take(8, 4)
-    low, high = (halves(words) if kind == "f16" else ((words << 16).view(np.float32), (words & 0xFFFF0000).view(np.float32)))
+    low, high = (
+        halves(words) if kind == "f16" else ((words << 16).view(np.float32), (words & 0xFFFF0000).view(np.float32))
+    )
     return np.stack([low, high], axis=-1).reshape(len(words), words.shape[1], 64)
 
 
@@ -105,7 +107,7 @@ def unpack_iq4_nl(planes):
 
 
 def k_header(planes):
-    """x = d, dmin; y, z = low 4 bits of the 8 scales, of the 8 mins; w = their high 2 bits, the mins' from bit 16 on."""
+    """x = d, dmin; y, z = low 4 bits of the 8 scales, of the 8 mins; w = their high 2 bits, mins from bit 16 on."""
     x, y, z, w = np.moveaxis(planes.take(1, 4)[:, :, 0], -1, 0)
     d, dmin = halves(x)
     scales = np.stack([(y >> 4 * j & 15) | (w >> 2 * j & 3) << 4 for j in range(8)], axis=-1)
@@ -140,13 +142,19 @@ def unpack_iq4_xs(planes):
 
 
 UNPACK = {
-    "q8_0": unpack_q8_0, "q4_1": unpack_q4_1, "q5_1": unpack_q5_1, "iq4_nl": unpack_iq4_nl, "q4_k": unpack_q4_k, "q5_k": unpack_q5_k,
-    "q6_k": unpack_q6_k, "iq4_xs": unpack_iq4_xs,
+    "q8_0": unpack_q8_0,
+    "q4_1": unpack_q4_1,
+    "q5_1": unpack_q5_1,
+    "iq4_nl": unpack_iq4_nl,
+    "q4_k": unpack_q4_k,
+    "q5_k": unpack_q5_k,
+    "q6_k": unpack_q6_k,
+    "iq4_xs": unpack_iq4_xs,
 } | {kind: lambda planes, kind=kind: unpack_floats(planes, kind) for kind in ("f32", "f16", "bf16")}
 
 
 def unpack(packed: np.ndarray, kind: T, rows: int, columns: int) -> np.ndarray:
-    """-> float32 [padded rows, columns], all planes used up; weights past `columns` must be 0 quants, whatever value that gives."""
+    """-> float32 [padded rows, columns]; all planes must be used up."""
     layout = layout_of(kind)
     units = -(-columns // layout.unit_weights)
     planes = Planes(packed, padded_rows(rows), units)
@@ -176,7 +184,9 @@ def test_padding_rows_are_zero_bits_and_rows_may_be_packed_in_slices(weight_type
     kind = T[weight_type]
     data = blocks.random_blocks(np.random.default_rng(1), 70, 256, weight_type)
     packed = pack_rows(data, kind)
-    np.testing.assert_array_equal(packed, np.concatenate([pack_rows(data[:32], kind), pack_rows(data[32:64], kind), pack_rows(data[64:], kind)]))
+    np.testing.assert_array_equal(
+        packed, np.concatenate([pack_rows(data[:32], kind), pack_rows(data[32:64], kind), pack_rows(data[64:], kind)])
+    )
     zeros = pack_rows(np.zeros_like(data[:1]), kind)
     if weight_type == "Q8_0":  # 0 is stored as 128
         assert set(np.unique(zeros)) == {0, 0x80808080}
@@ -206,13 +216,29 @@ def test_least_scales_stay_exact(weight_type):
     data = blocks.random_blocks(np.random.default_rng(2), 4, 64, weight_type)
     for i, bits in enumerate((1, 0x8001, 0x03FF, 0x0400)):
         data[i, :2] = np.array([bits], np.uint16).view(np.uint8)
-    np.testing.assert_array_equal(unpack(pack_rows(data, kind), kind, 4, 64)[:4], blocks.dequantize(data, weight_type).astype(np.float32))
+    np.testing.assert_array_equal(
+        unpack(pack_rows(data, kind), kind, 4, 64)[:4], blocks.dequantize(data, weight_type).astype(np.float32)
+    )
 
 
-@pytest.mark.parametrize(("weight_type", "row_bytes"), [
-    ("F32", 4096), ("F16", 2048), ("BF16", 2048), ("Q8_0", 1088), ("Q4_0", 640), ("Q4_1", 640), ("Q5_0", 768), ("Q5_1", 768), ("IQ4_NL", 576),
-    ("IQ4_XS", 544), ("Q4_K", 576), ("Q5_K", 704), ("Q6_K", 848),
-])
+@pytest.mark.parametrize(
+    ("weight_type", "row_bytes"),
+    [
+        ("F32", 4096),
+        ("F16", 2048),
+        ("BF16", 2048),
+        ("Q8_0", 1088),
+        ("Q4_0", 640),
+        ("Q4_1", 640),
+        ("Q5_0", 768),
+        ("Q5_1", 768),
+        ("IQ4_NL", 576),
+        ("IQ4_XS", 544),
+        ("Q4_K", 576),
+        ("Q5_K", 704),
+        ("Q6_K", 848),
+    ],
+)
 def test_bytes_of_a_packed_row(weight_type, row_bytes):
     assert packed_row_bytes(T[weight_type], 1024) == row_bytes
 
