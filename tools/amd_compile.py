@@ -32,12 +32,13 @@ import numpy as np
 
 from tools.make_model import make_config
 from vkprefill import weights
+from vkprefill.capture import AttentionCapture
 from vkprefill.device import Buffer, Device, Program
 from vkprefill.memory import KV_TYPES, MAX_CANDIDATES
 from vkprefill.model import Model
 from vkprefill.profiles import AMD, profile_for
 from vkprefill.quants import LAYOUT_OF, LAYOUTS
-from vkprefill.spirv import SPIRV, load_shader, pack_words
+from vkprefill.spirv import SPIRV, load_shader, manifest, pack_words
 from vkprefill.vulkan_probe import DeviceInfo
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,7 +98,7 @@ class _RecordingProgram(Program):
 
 
 def record(shape: str, layout: str, kv_type: str) -> set[Key]:
-    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, all logits, snapshots."""
+    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits."""
     seen: set[Key] = set()
     config, device = make_config(shape), _RecordingDevice(seen)
     model = Model.__new__(Model)
@@ -110,17 +111,24 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
     cache.snapshot().free()
     model.decode_candidates(3, cache, MAX_CANDIDATES)
+    model.prefill([4, 5], cache=cache, capture=AttentionCapture())
+    model.decode(6, cache, capture=AttentionCapture())
     model.logits([1, 2])
     return seen
 
 
 def cases() -> list[dict]:
-    """Every pipeline of the product: shader, constants by name, models that use it."""
+    """Every pipeline of the product: shader, constants by name, models that use it.
+
+    A shader that no recorded program uses is there without models, and without constants: those it declares are taken.
+    """
     users: dict[Key, set[str]] = {}
     for shape in SHAPES:
         for layout, kv_type in [(name, KV_TYPES[0]) for name in LAYOUTS] + [("q4_k", name) for name in KV_TYPES[1:]]:
             for key in record(shape, layout, kv_type):
                 users.setdefault(key, set()).add(shape)
+    for name in manifest().keys() - {name for name, _ in users}:
+        users[name, ()] = set()
     return [
         {"shader": name, "constants": dict(constants), "models": sorted(users[name, constants])}
         for name, constants in sorted(users, key=str)
@@ -278,9 +286,10 @@ def find_icd() -> Path | None:
 
 def _job(case: dict) -> dict:
     shader = load_shader(case["shader"])
+    declared = shader.constants if case["models"] else ()
     return {
         "spv": str(SPIRV / f"{case['shader']}.spv"),
-        "spec": pack_words(case["shader"], "constants", shader.constants, case["constants"]).tolist(),
+        "spec": pack_words(case["shader"], "constants", declared, case["constants"]).tolist(),
         "bindings": len(shader.bindings),
         "push": 4 * len(shader.push),
     }
@@ -362,7 +371,7 @@ def _row(case: dict, result: dict) -> dict:
         "seconds": result["seconds"],
     }
     kernel, _, layout_name = case["shader"].partition("_")
-    if kernel == "matmul":
+    if kernel == "matmul" and case["models"]:
         layout, c = LAYOUTS[layout_name], case["constants"]
         loop = count_loop(assembly, [layout.unit_weights // 32, 4])
         per_pass = c["TM"] * c["TN"] * layout.unit_weights
@@ -389,16 +398,16 @@ def store(table: dict) -> None:
 
 def show(table: dict) -> None:
     print(f"{table['device']}, Mesa {table['mesa']}, {table['date']}; spills: SGPRs/VGPRs; LDS and code in bytes")
-    print(f"{'shader':17} {'constants':42} wave VGPRs spills   LDS waves  code seconds  valu  vopd")
+    print(f"{'shader':20} {'constants':42} wave VGPRs spills   LDS waves  code seconds  valu  vopd")
     for p in table["pipelines"]:
         constants = " ".join(f"{v}" if isinstance(v, int) else f"{v:.0e}" for v in p["constants"].values())
         if "error" in p:
-            print(f"{p['shader']:17} {constants:42} {p['error']}")
+            print(f"{p['shader']:20} {constants:42} {p['error']}")
             continue
         loop = f"{p['valu']:6.3f} {p['vopd']:.3f}" if "valu" in p else ""
         spills = f"{p['sgpr_spills']}/{p['vgpr_spills']}"
         print(
-            f"{p['shader']:17} {constants:42} {p['wave']:4} {p['vgprs']:5} {spills:>6} {p['lds']:5} "
+            f"{p['shader']:20} {constants:42} {p['wave']:4} {p['vgprs']:5} {spills:>6} {p['lds']:5} "
             f"{p['waves']:5} {p['code']:5} {p['seconds']:7.3f} {loop}"
         )
 

@@ -1,4 +1,4 @@
-"""A model through everything that dispatches: prefill in two calls, decode, snapshot, a second cache, all logits.
+"""A model through everything that dispatches: prefill in two calls, decode, captures, a second cache, all logits.
 
     python tests/model/validation_run.py MODEL [--splits N] [--no-barrier]
 
@@ -12,6 +12,7 @@ import dataclasses
 import numpy as np
 
 import vkprefill
+from vkprefill.capture import AttentionCapture
 from vkprefill.device import Device
 
 CANDIDATES = 8
@@ -49,6 +50,8 @@ def main() -> None:
         other = model.new_cache()
         model.prefill(ids[:3], cache=other)
         model.decode(int(best[0]), cache)
+        model.prefill(ids[:40], cache=cache, capture=AttentionCapture(queries=(3, -1)))
+        model.decode(int(best[0]), cache, capture=AttentionCapture())
         model.logits(ids[:3])
         program = model._decode_program
         assert any("attention_merge" in label for label in program.labels) == (arguments.splits > 1)
