@@ -1,0 +1,62 @@
+"""Flags of speculative prefill, one for each field of SpecPrefillConfig: keep_ratio has --specprefill-keep-ratio."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from vkprefill.setting_types import Switch, read
+from vkprefill.specprefill_config import PRESETS, SpecPrefillConfig
+
+PREFIX = "--specprefill"
+
+
+def flag(name: str) -> str:
+    """The flag of a setting."""
+    return f"{PREFIX}-{name.replace('_', '-')}"
+
+
+def add_specprefill_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConfig | None = None) -> None:
+    """Add the flags in a group of their own; `defaults` where a subcommand has others than SpecPrefillConfig."""
+    defaults = defaults or SpecPrefillConfig()
+    group = parser.add_argument_group(
+        "speculative prefill", "A draft model finds the prompt tokens that matter; the model prefills only those."
+    )
+    switch = argparse.BooleanOptionalAction
+    group.add_argument(PREFIX, action=switch, help="switch it on or off (default: on where there is a draft model)")
+    group.add_argument(
+        flag("preset"), choices=tuple(PRESETS), help="start from these settings in place of the defaults and variables"
+    )
+    for setting in fields(SpecPrefillConfig):
+        kind, variable = setting.metadata["kind"], setting.metadata["variable"]
+        default = kind.text(getattr(defaults, setting.name))
+        source = f"; variable {variable}" if variable else ""
+        text = f"{setting.metadata['help']} (default: {default}{source})".replace("%", "%%")
+        if isinstance(kind, Switch):
+            group.add_argument(flag(setting.name), action=switch, help=text)
+        else:
+            group.add_argument(flag(setting.name), metavar=kind.metavar, help=text)
+    parser.set_defaults(specprefill_defaults=defaults)
+
+
+def specprefill_config(args: argparse.Namespace, env: Mapping[str, str] = os.environ) -> SpecPrefillConfig | None:
+    """The settings that the flags ask for; None with --no-specprefill. A flag beats a variable beats a default.
+
+    With --specprefill-preset the preset's settings hold exactly, but for those that have a flag: no variable counts.
+
+    Raises:
+        RequestError: a bad value, naming the flag or variable.
+    """
+    given = {}
+    for setting in fields(SpecPrefillConfig):
+        value = getattr(args, f"specprefill_{setting.name}")
+        if value is not None:
+            kind = setting.metadata["kind"]
+            given[setting.name] = value if isinstance(kind, Switch) else read(flag(setting.name), kind, value)
+    if args.specprefill_preset is not None:
+        config = replace(SpecPrefillConfig.preset(args.specprefill_preset), **given)
+    else:
+        config = SpecPrefillConfig.from_environment(env, args.specprefill_defaults, **given)
+    return None if args.specprefill is False else config
