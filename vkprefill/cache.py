@@ -55,6 +55,10 @@ class CachePool:
         }
         self._owner: weakref.ref[Cache] | None = None
 
+    def buffers(self) -> list[Buffer]:
+        """Everything the pool has allocated."""
+        return [self.page_table, self.state, *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values))]
+
     def activate(self, cache: Cache) -> None:
         """Make this cache's state the live one and its pages the ones in the table."""
         if self._live() is not cache:

@@ -216,6 +216,7 @@ class Device:
 
     def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
         """An empty program. step: the buffer that tells kernels how many of num_rows tokens are in use."""
+        self.check_open()
         return Program(self, name, step, num_rows)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ token's hidden state into logits and candidates, `decode` does both for one toke
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -35,15 +36,40 @@ PrefillProgress = Callable[[int, int], None]
 LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together by Model.logits
 
 
-def load(path: str | os.PathLike[str], device: str | int | None = None, max_context: int | None = None, kv_type: str = "f16", *,
+def load(path: str | os.PathLike[str], device: str | int | Device | None = None, max_context: int | None = None, kv_type: str = "f16", *,
          prefill_chunk: int | None = None, progress: Progress | None = None) -> Model:
     """Load a GGUF model.
 
-    device: index or part of a name (None: the fastest kind there is); max_context: slots of the KV cache, shared by all caches (None: the
+    device: index or part of a name (None: the fastest kind there is), or the device of another model, which must be closed last; max_context: slots of the KV cache, shared by all caches (None: the
     file's context length, or what fits in memory); kv_type: "f16" or "f32"; prefill_chunk: most tokens of a step of prefill (None: by
     device). Raises GGUFError, UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
     """
     return Model(open_gguf(path), device, max_context, kv_type, prefill_chunk, progress)
+
+
+class SpeedMeter:
+    """Tokens per second of the runs of this process: running means that follow the last runs; None before there are any."""
+
+    MIN_TOKENS = 64  # of a prefill that says something about speed
+    WEIGHT = 0.25  # of the newest run
+
+    def __init__(self) -> None:
+        self.prefill_per_s: float | None = None
+        self.decode_per_s: float | None = None
+        self._first_decode = True
+
+    def prefilled(self, tokens: int, seconds: float) -> None:
+        if tokens >= self.MIN_TOKENS:
+            self.prefill_per_s = self._mean(self.prefill_per_s, tokens / seconds)
+
+    def decoded(self, seconds: float) -> None:
+        if self._first_decode:  # may have compiled pipelines
+            self._first_decode = False
+        else:
+            self.decode_per_s = self._mean(self.decode_per_s, 1 / seconds)
+
+    def _mean(self, old: float | None, new: float) -> float:
+        return new if old is None else old + self.WEIGHT * (new - old)
 
 
 class Model:
@@ -53,7 +79,7 @@ class Model:
     kv_type, prefill_chunk.
     """
 
-    def __init__(self, file: GGUFFile, device: str | int | None, max_context: int | None, kv_type: str, prefill_chunk: int | None,
+    def __init__(self, file: GGUFFile, device: str | int | Device | None, max_context: int | None, kv_type: str, prefill_chunk: int | None,
                  progress: Progress | None) -> None:
         if kv_type not in KV_TYPES:
             raise RequestError(f"kv_type: {kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
@@ -68,8 +94,10 @@ class Model:
         template = file.metadata.get("tokenizer.chat_template")
         self.chat_template = None if template is None else ChatTemplate(template, self.tokenizer)
         self.kv_type = kv_type
+        self.meter = SpeedMeter()
         report("opening the device", 0, 1)
-        self.device = Device.open(device)
+        self._owns_device = not isinstance(device, Device)
+        self.device = Device.open(device) if self._owns_device else device
         try:
             self._allocate_and_record(file, max_context, prefill_chunk, report)
         except BaseException:
@@ -87,16 +115,20 @@ class Model:
         self.max_context = max_context or _longest_context(self.config, self.kv_type, self.device, bill_for)
         self.memory = bill_for(self.max_context)
         self.device.require(self.memory.total, f"{file.label} with a context of {self.max_context} tokens")
+        self._buffers: list[Buffer] = []  # to free one by one where the device is another model's
         self.pool = CachePool(self.device, self.config, self.max_context, self.kv_type)
+        self._buffers += self.pool.buffers()
         self.scratch = {
             name: self.device.buffer(name, shape, dtype, memory=memory, kind="activations")
             for name, (shape, dtype, memory) in activation_shapes(self.config, padded_chunk(self.prefill_chunk), splits).items()
         }
         self.scratch["step"].view()[:] = 0
         self.scratch["seen"].view()[:] = 0
+        self._buffers += self.scratch.values()
         self._weights: ModelWeights = load_weights(file, self.config, self.device, report)
+        self._buffers += self._weights.pools
         report("recording", 0, 3)
-        self._prefill_program = self.record_trunk("prefill", padded_chunk(self.prefill_chunk))
+        self.prefill_program = self.record_trunk("prefill", padded_chunk(self.prefill_chunk))
         report("recording", 1, 3)
         self._head_program = self._program("head", 1)
         self._record_head(self._head_program)
@@ -161,21 +193,21 @@ class Model:
         """
         with self._borrowed(cache) as cache:
             if capture is None:
-                return self._prefill(token_ids, positions, cache, progress, self._head_logits)
+                return self.run_prefill(token_ids, positions, cache, progress, self._head_logits)
             return self._prefill_with_capture(token_ids, positions, cache, capture, progress)
 
     def extend(self, token_ids: Sequence[int], cache: Cache, *, positions: Sequence[int] | None = None,
                progress: PrefillProgress | None = None) -> None:
         """As prefill, without logits: the cache only grows."""
-        self._prefill(token_ids, positions, cache, progress)
+        self.run_prefill(token_ids, positions, cache, progress)
 
     def decode(self, token_id: int, cache: Cache, capture: AttentionCapture | None = None) -> np.ndarray:
         """Run one token at the cache's next position; logits float32 [V]. capture: filled with the token's attention rows."""
         if capture is None:
-            self._decode(token_id, cache, num_candidates=0)
+            self.run_decode(token_id, cache, num_candidates=0)
         else:
             recorder = self._recorder(capture, 1, 1, len(cache) + 1)
-            self._decode(token_id, cache, 0, program=lambda: recorder.program(1, [0], [0], len(cache) + 1))
+            self.run_decode(token_id, cache, 0, program=lambda: recorder.program(1, [0], [0], len(cache) + 1))
             fill_capture(capture, recorder, cache, np.array([len(cache) - 1]), self.config)
         return self._logits()
 
@@ -188,10 +220,10 @@ class Model:
         def program(first: int, count: int) -> Program:
             (rows,) = np.nonzero((queries >= first) & (queries < first + count))
             if not len(rows):
-                return self._prefill_program
+                return self.prefill_program
             return recorder.program(padded_chunk(self.prefill_chunk), queries[rows] - first, rows, num_keys)
 
-        logits = self._prefill(token_ids, positions, cache, progress, self._head_logits, program)
+        logits = self.run_prefill(token_ids, positions, cache, progress, self._head_logits, program)
         fill_capture(capture, recorder, cache, before + queries, self.config)
         return logits
 
@@ -213,7 +245,7 @@ class Model:
         with self._borrowed(None) as cache:
             while (start := len(cache)) < len(ids):
                 stop = min(start + LOGITS_ROWS, start + self._tokens_per_run(start), len(ids))  # one run: its rows are still in x
-                self._prefill(ids[start:stop], positions[start:stop], cache, None)
+                self.run_prefill(ids[start:stop], positions[start:stop], cache, None)
                 rows[start:stop] = self._run_all_logits(stop - start)
                 if progress:
                     progress(stop, len(ids))
@@ -227,23 +259,18 @@ class Model:
         """
         _check_count(num_candidates)
 
-        def head() -> tuple[np.ndarray, np.ndarray]:
-            self._set_sampling(num_candidates, penalty)
-            self._head_program.run()
-            return self._candidates(num_candidates)
-
-        return self._prefill(token_ids, positions, cache, progress, head)
+        return self.run_prefill(token_ids, positions, cache, progress, lambda: self.head_candidates(num_candidates, penalty))
 
     def decode_candidates(self, token_id: int, cache: Cache, num_candidates: int, *, penalty: float = 0.0
                           ) -> tuple[np.ndarray, np.ndarray]:
         """As decode, but only the best tokens come back: see prefill_candidates."""
         _check_count(num_candidates)
-        self._decode(token_id, cache, num_candidates, penalty)
-        return self._candidates(num_candidates)
+        self.run_decode(token_id, cache, num_candidates, penalty)
+        return self.candidates(num_candidates)
 
     def kernels(self) -> list[str]:
         """Names of the shaders that prefill and decode use."""
-        return sorted({label for p in (self._prefill_program, self._decode_program) for label in p.shaders})
+        return sorted({label for p in (self.prefill_program, self._decode_program) for label in p.shaders})
 
     def mark_seen(self, token_ids: Sequence[int]) -> None:
         """The tokens, and only those, that the penalty of the *_candidates calls applies to."""
@@ -255,7 +282,7 @@ class Model:
     def _borrowed(self, cache: Cache | None) -> _Borrowed:
         return _Borrowed(cache) if cache is not None else _Borrowed(self.new_cache(), close=True)
 
-    def _prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, progress: PrefillProgress | None,
+    def run_prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, progress: PrefillProgress | None,
                  head: Callable[[], T] | None = None, program_for: Callable[[int, int], Program] | None = None) -> T | None:
         """All tokens through the trunk, in chunks; the hidden state of the last stays in x for the head, whose result is returned.
 
@@ -266,14 +293,14 @@ class Model:
         ids, positions = self._check_tokens(token_ids, positions, cache.next_position, last)
         cache.reserve(len(ids))
         before = cache.snapshot()
-        done = 0
+        done, start = 0, time.perf_counter()
         try:
             cache.broken = True  # until all is done, or undone
             while done < len(ids):
                 count = min(self._tokens_per_run(len(cache)), len(ids) - done)
                 chunk = slice(done, done + count)
                 self._set_step(ids[chunk], positions[chunk], len(cache))
-                program = program_for(done, count) if program_for else self._prefill_program
+                program = program_for(done, count) if program_for else self.prefill_program
                 per_submission = count / program.num_submissions
                 ran = 0
 
@@ -286,6 +313,7 @@ class Model:
                 program.run(between)
                 cache.append(ids[chunk].tolist(), positions[chunk].tolist())
                 done += count
+            self.meter.prefilled(len(ids), time.perf_counter() - start)
             result = head() if head else None
             cache.broken = False
             return result
@@ -296,7 +324,7 @@ class Model:
         finally:
             before.free()
 
-    def _decode(self, token_id: int, cache: Cache, num_candidates: int, penalty: float = 0.0,
+    def run_decode(self, token_id: int, cache: Cache, num_candidates: int, penalty: float = 0.0,
                 program: Callable[[], Program] | None = None) -> None:
         self._check_cache(cache)
         last = cache.positions[-1] if len(cache) else -1
@@ -304,9 +332,17 @@ class Model:
         cache.reserve(1)
         self._set_step(ids, positions, len(cache), num_candidates, penalty)
         cache.broken = True
+        start = time.perf_counter()
         (program() if program else self._decode_program).run()
+        self.meter.decoded(time.perf_counter() - start)
         cache.append(ids.tolist(), positions.tolist())
         cache.broken = False
+
+    def head_candidates(self, num_candidates: int, penalty: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """Candidates of the last token of the last run."""
+        self._set_sampling(num_candidates, penalty)
+        self._head_program.run()
+        return self.candidates(num_candidates)
 
     def _head_logits(self) -> np.ndarray:
         self._head_program.run()
@@ -317,6 +353,7 @@ class Model:
         s, w = self.scratch, self._weights
         if self._logits_program is None:
             self._all_logits = self.device.buffer("all_logits", (LOGITS_ROWS, self.config.vocab_size), memory="host", kind="logits")
+            self._buffers.append(self._all_logits)
             self._logits_program = p = self._program("logits", LOGITS_ROWS)
             kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self.config.rms_norm_eps)
             kernels.linear(p, s["h"], w.output, self._all_logits)
@@ -326,7 +363,7 @@ class Model:
     def _logits(self) -> np.ndarray:
         return _finite(self.scratch["logits"].read(), "logits")
 
-    def _candidates(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def candidates(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         raw = self.scratch["candidates"].view()[:count].copy()
         logits = _finite(raw[:, 0].view(np.float32), "candidates")
         return raw[:, 1].astype(np.int64), logits
@@ -372,9 +409,13 @@ class Model:
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Free everything on the device. The model and its caches cannot be used afterwards."""
-        if not self.device.closed:
+        """Free everything on the device. The model and its caches cannot be used afterwards; closing twice does nothing."""
+        if self._owns_device:
             self.device.close()
+            return
+        for buffer in self._buffers:
+            buffer.free()
+        self._buffers.clear()
 
     def __enter__(self) -> Model:
         return self

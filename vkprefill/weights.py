@@ -92,6 +92,7 @@ class ModelWeights:
     output_norm: Buffer
     output: Matrix  # token_embd where the embeddings are tied
     layers: tuple[LayerWeights, ...]
+    pools: tuple[Buffer, ...]  # the memory behind all of them
 
 
 def part_rows(rows: int, row_bytes: int) -> list[tuple[int, int]]:
@@ -108,7 +109,7 @@ def weight_bytes(file: GGUFFile, config: ModelConfig) -> int:
 def load_weights(file: GGUFFile, config: ModelConfig, device: Device, progress: Progress | None = None) -> ModelWeights:
     """Upload every weight of the trunk. Raises GGUFError for NaN or infinity in a tensor."""
     total, done = weight_bytes(file, config), 0
-    places = _allocate(list(_pieces(file, config)), device)
+    pools, places = _allocate(list(_pieces(file, config)), device)
     tensors: dict[str, Matrix | Buffer] = {}
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for spec in tensor_specs(config):
@@ -120,7 +121,7 @@ def load_weights(file: GGUFFile, config: ModelConfig, device: Device, progress: 
             done += sum(place.num_bytes for place in places[spec.name])
             if progress:
                 progress("loading weights", done, total)
-    return _assemble(tensors, config)
+    return _assemble(tensors, config, pools)
 
 
 def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int]]:
@@ -134,8 +135,8 @@ def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int
             yield spec.name, spec.name, -(-int(np.prod(spec.shape)) // VECTOR_ALIGN) * VECTOR_ALIGN
 
 
-def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> dict[str, list[Buffer]]:
-    """Tensor -> its places. Pieces follow each other in few large buffers, so that layers can share pipelines."""
+def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> tuple[list[Buffer], dict[str, list[Buffer]]]:
+    """(pools, tensor -> its places in them). Pieces follow each other in few large buffers, so that layers can share pipelines."""
     limit = min(POOL_BYTES, device.info.max_buffer_bytes) // 4
     sizes, starts = [0], []
     for _, _, words in pieces:
@@ -147,7 +148,7 @@ def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> dict[str, l
     places: dict[str, list[Buffer]] = {}
     for (name, label, words), (pool, offset) in zip(pieces, starts):
         places.setdefault(name, []).append(pools[pool].part(label, offset, (words,)))
-    return places
+    return pools, places
 
 
 def _load_matrix(file: GGUFFile, spec: TensorSpec, places: list[Buffer], device: Device, pool: ThreadPoolExecutor) -> Matrix:
@@ -178,7 +179,7 @@ def _ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterato
         yield pending.popleft().result()
 
 
-def _assemble(tensors: dict[str, Matrix | Buffer], config: ModelConfig) -> ModelWeights:
+def _assemble(tensors: dict[str, Matrix | Buffer], config: ModelConfig, pools: list[Buffer]) -> ModelWeights:
     layers = []
     for layer, kind in enumerate(config.layer_types):
         def get(name: str, prefix: str = f"blk.{layer}.") -> Matrix | Buffer:
@@ -199,4 +200,4 @@ def _assemble(tensors: dict[str, Matrix | Buffer], config: ModelConfig) -> Model
         mlp = MLPWeights(ffn_gate=get("ffn_gate.weight"), ffn_up=get("ffn_up.weight"), ffn_down=get("ffn_down.weight"))
         layers.append(LayerWeights(get("attn_norm.weight"), mixer, get("post_attention_norm.weight"), mlp))
     embedding = tensors[TOKEN_EMBEDDING]
-    return ModelWeights(embedding, tensors["output_norm.weight"], tensors.get(OUTPUT, embedding), tuple(layers))
+    return ModelWeights(embedding, tensors["output_norm.weight"], tensors.get(OUTPUT, embedding), tuple(layers), tuple(pools))

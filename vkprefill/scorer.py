@@ -1,0 +1,190 @@
+"""The draft model's say on which prompt tokens matter: importance from its softmax attention rows, reduced on the device.
+
+importance[t] = mean over steps (max over layers (max over heads (pool(row)[t])))   (Liu, Chen & Zhang 2025, arXiv 2502.02789, section 3)
+
+Steps are the last prompt token and greedily decoded look-ahead tokens, or the last tail_queries prompt tokens where look-ahead is off or only
+early layers are scored; then the draft stops after the last scored layer.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkprefill import kernels
+from vkprefill.capture import RowTap, checked_layers
+from vkprefill.device import Program
+from vkprefill.errors import RequestError
+from vkprefill.memory import PAGE, padded_chunk
+from vkprefill.model import Model, PrefillProgress
+from vkprefill.prompt_cache import PromptCache
+from vkprefill.selection import windows
+from vkprefill.specprefill_config import SpecPrefillConfig
+
+PROMPT_KEYS = 6  # word of the step buffer
+
+
+@dataclass(frozen=True)
+class Importance:
+    """values: float32 [T], higher = keep; num_steps: query rows averaged; cached_n: tokens the draft had from an earlier call."""
+
+    values: np.ndarray
+    num_steps: int
+    cached_n: int
+    score_ms: float
+    lookahead_ms: float
+
+
+class Scorer:
+    """Scores prompts with a draft model. Keeps the draft's cache, so that a further turn runs only its new tokens."""
+
+    def __init__(self, draft: Model) -> None:
+        self.draft = draft
+        self._prompts = PromptCache(draft.new_cache())
+        self._programs: _ScorePrograms | None = None
+
+    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig, *, progress: PrefillProgress | None = None) -> Importance:
+        """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context."""
+        if config.window:
+            return self._score_windows(token_ids, config, progress)
+        return self._score_whole(token_ids, config, progress)
+
+    def _score_windows(self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None) -> Importance:
+        """Overlapping windows, each with a fresh cache; every token takes its value from exactly one."""
+        values = np.empty(len(token_ids), np.float32)
+        steps, score_ms, lookahead_ms = 0, 0.0, 0.0
+        for start, end, score_start, score_end in windows(len(token_ids), config.window_size(self.draft.max_context)):
+            self._prompts.reset()
+            part = self._score_whole(token_ids[start:end], config, None)
+            values[score_start:score_end] = part.values[score_start - start : score_end - start]
+            steps, score_ms, lookahead_ms = part.num_steps, score_ms + part.score_ms, lookahead_ms + part.lookahead_ms
+            if progress:
+                progress(end, len(token_ids))
+        self._prompts.reset()
+        return Importance(values, steps, 0, score_ms, lookahead_ms)
+
+    def _score_whole(self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None) -> Importance:
+        draft, prompts, num_tokens = self.draft, self._prompts, len(token_ids)
+        if num_tokens + config.lookahead > prompts.cache.max_context:
+            raise RequestError(f"draft context: {num_tokens} prompt and {config.lookahead} look-ahead tokens, the draft holds "
+                               f"{prompts.cache.max_context}; use windows (window) or load it with more")
+        layers, lookahead, tail = _plan(config, draft)
+        programs = self._programs_for(layers, lookahead, tail, config.pool_size, num_tokens)
+        start = time.perf_counter()
+        cached = prompts.go_back(token_ids, exact_only=True)
+        tail = min(tail, num_tokens - cached)
+        programs.start(num_tokens)
+        new, first_query = list(token_ids[cached:]), num_tokens - cached - tail
+        token = draft.run_prefill(
+            new, None, prompts.cache, progress, head=(lambda: _best_token(draft)) if lookahead else None,
+            program_for=lambda first, count: programs.prefill(range(max(first_query - first, 0), count)),
+        )
+        prompts.note(new)
+        prompts.mark()
+        scored = time.perf_counter()
+        num_steps = tail
+        for _ in range(lookahead):
+            if token in draft.tokenizer.eog_token_ids:
+                break
+            draft.run_decode(token, prompts.cache, 1, program=programs.decode)
+            token = int(draft.candidates(1)[0][0])
+            num_steps += 1
+        values = programs.total() / np.float32(num_steps)
+        done = time.perf_counter()
+        if num_steps > tail:
+            self._forget_lookahead()
+        return Importance(values, num_steps, cached, (scored - start) * 1e3, (done - scored) * 1e3)
+
+    def _forget_lookahead(self) -> None:
+        """Back to the end of the prompt: the cache must not stand for tokens the draft made up."""
+        prompt = list(self._prompts.prompt)
+        self._prompts.go_back([*prompt, 0], exact_only=True)
+
+    def _programs_for(self, layers: tuple[int, ...], lookahead: int, tail: int, pool_size: int, num_keys: int) -> _ScorePrograms:
+        key = (layers, lookahead > 0, min(tail, self.draft.prefill_chunk), pool_size)
+        if self._programs is None or self._programs.key != key or self._programs.stride < num_keys:
+            if self._programs is not None:
+                self._programs.free()
+                self._programs = None
+            self._programs = _ScorePrograms(self.draft, key, num_keys)
+        return self._programs
+
+    def close(self) -> None:
+        self._prompts.close()
+        if self._programs is not None:
+            self._programs.free()
+            self._programs = None
+
+
+def _plan(config: SpecPrefillConfig, draft: Model) -> tuple[tuple[int, ...], int, int]:
+    """(layers, look-ahead steps, tail queries): look-ahead needs all layers, so early layers alone are asked by tail queries."""
+    layers = checked_layers(None if config.score_layers == "all" else config.score_layers, draft.config)
+    early = layers[-1] != draft.config.attention_layers[-1]
+    lookahead = 0 if early or config.tail_queries else config.lookahead
+    return layers, lookahead, max(1, config.tail_queries)
+
+
+def _best_token(draft: Model) -> int:
+    return int(draft.head_candidates(1)[0][0])
+
+
+class _ScorePrograms:
+    """The draft's programs with rows and their reduction, for prompts of up to `stride` tokens."""
+
+    def __init__(self, draft: Model, key: tuple[tuple[int, ...], bool, int, int], num_keys: int) -> None:
+        self.key, self._draft = key, draft
+        self._layers, lookahead, most, self._pool_size = key
+        self.stride = -(-num_keys // (4 * PAGE)) * 4 * PAGE
+        device, heads = draft.device, draft.config.num_attention_heads
+        device.require(4 * self.stride * (most * (heads + 1) + 1), f"scoring of {num_keys} prompt tokens")
+        self._rows = device.buffer("score_rows", (most, heads, self.stride), kind="scoring")
+        self._best = device.buffer("score_best", (most, self.stride), kind="scoring")
+        self._total = device.buffer("importance", (self.stride,), kind="scoring")
+        self._tap = RowTap(device, draft.config, draft.pool, draft.scratch, most, "scoring")
+        self._clear = device.program("clear importance")
+        self._clear.fill(self._total)
+        chunk = padded_chunk(draft.prefill_chunk)
+        last = None if lookahead else self._layers[-1]
+        self._plain = draft.record_trunk("draft", chunk, last_layer=last) if last is not None else draft.prefill_program
+        self._scored = self._sum(draft.record_trunk("score", chunk, self._record, last_layer=last))
+        self._decode = self._sum(draft.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None
+        self._num_tokens = 0
+
+    def _record(self, p: Program, layer: int) -> None:
+        if layer in self._layers:
+            self._tap.record(p, layer, self._rows)
+            kernels.importance(p, self._rows, self._best, pool_size=self._pool_size, first=layer == self._layers[0])
+
+    def _sum(self, p: Program) -> Program:
+        kernels.importance_sum(p, self._best, self._total)
+        return p
+
+    def start(self, num_tokens: int) -> None:
+        self._num_tokens = num_tokens
+        self._clear.run()
+
+    def prefill(self, queries: range) -> Program:
+        """For a run of which these tokens are queries."""
+        if not len(queries):
+            return self._plain
+        self._choose(queries)
+        return self._scored
+
+    def decode(self) -> Program:
+        self._choose(range(1))
+        return self._decode
+
+    def _choose(self, queries: range) -> None:
+        self._tap.choose(queries, range(len(queries)), self._num_tokens)
+        self._draft.scratch["step"].view()[PROMPT_KEYS] = self._num_tokens
+
+    def total(self) -> np.ndarray:
+        """float32 [T]: the sum over steps; all that is read back."""
+        return self._total.part("importance", 0, (self._num_tokens,)).read()
+
+    def free(self) -> None:
+        self._tap.free()
+        for buffer in (self._rows, self._best, self._total):
+            buffer.free()
