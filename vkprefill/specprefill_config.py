@@ -169,16 +169,15 @@ class SpecPrefillConfig:
         """Every setting by name, as JSON has it: lists for tuples. `from_dict` reads it back."""
         return {setting.name: _plain(getattr(self, setting.name)) for setting in fields(self)}
 
-    def window_tokens(self, num_tokens: int) -> int:
-        """Tokens of one window over a prompt of `num_tokens`; 0 for the whole prompt.
+    def window_size(self, context: int) -> int:
+        """Tokens of one window; 0 for the whole prompt.
 
-        "auto" is the fork's 500 MiB / (draft_context x 32): 2000 at a context of 8192. A draft_context of 0 counts as
-        the prompt's length.
+        "auto" is the fork's rule, 500 MiB / (draft_context x 32): 2000 at a context of 8192. Where draft_context is 0,
+        `context` stands for it: tokens that the draft's cache holds, at least 1.
         """
         if self.window != "auto":
             return self.window
-        context = self.draft_context or max(1, num_tokens)
-        return max(1, AUTO_WINDOW_BYTES // (context * AUTO_WINDOW_BYTES_PER_WEIGHT))
+        return max(1, AUTO_WINDOW_BYTES // ((self.draft_context or context) * AUTO_WINDOW_BYTES_PER_WEIGHT))
 
 
 def _plain(value: object) -> object:
