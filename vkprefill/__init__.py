@@ -1,6 +1,7 @@
 """Qwen3.5 GGUF models on any Vulkan GPU: every layer a compute shader, dispatched through Kompute."""
 
 from vkprefill.cache import Cache, Snapshot
+from vkprefill.capture import AttentionCapture
 from vkprefill.errors import (
     DeviceError,
     GGUFError,
@@ -14,8 +15,11 @@ from vkprefill.generate import GenerationPart, GenerationResult, generate, strea
 from vkprefill.model import Model, load
 from vkprefill.sampling import SamplingConfig
 from vkprefill.session import Session
+from vkprefill.specprefill import SpecPrefill
+from vkprefill.specprefill_config import SpecPrefillConfig
 
 __all__ = [
+    "AttentionCapture",
     "Cache",
     "DeviceError",
     "GGUFError",
@@ -28,6 +32,8 @@ __all__ = [
     "Session",
     "ShapeError",
     "Snapshot",
+    "SpecPrefill",
+    "SpecPrefillConfig",
     "UnsupportedModelError",
     "VkPrefillError",
     "generate",

@@ -48,7 +48,7 @@ class CachePool:
             layer: KVLayer(*(device.buffer(f"L{layer:02d}.{name}", shape, np.uint32, kind="kv_cache") for name in ("keys", "values")))
             for layer in config.attention_layers
         }
-        self.state = device.buffer("state", (state_size(config),), kind="state")
+        self.state, self.undo_state = (device.buffer(name, (state_size(config),), kind="state") for name in ("state", "undo state"))
         sizes = conv_state_size(config), recurrent_state_size(config)
         self.offsets = {
             layer: StateOffsets(i * sum(sizes), i * sum(sizes) + sizes[0]) for i, layer in enumerate(config.linear_layers)
@@ -57,7 +57,7 @@ class CachePool:
 
     def buffers(self) -> list[Buffer]:
         """Everything the pool has allocated."""
-        return [self.page_table, self.state, *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values))]
+        return [self.page_table, self.state, self.undo_state, *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values))]
 
     def activate(self, cache: Cache) -> None:
         """Make this cache's state the live one and its pages the ones in the table."""
@@ -97,6 +97,9 @@ class CachePool:
         saved = self.device.buffer(label, self.state.shape, kind="snapshots")
         self._copy(self.state, saved)
         return saved
+
+    def keep_for_undo(self) -> None:
+        self._copy(self.state, self.undo_state)
 
     def load_state(self, saved: Buffer) -> None:
         self._copy(saved, self.state)
@@ -146,6 +149,7 @@ class Cache:
         self.next_position = 0
         self.closed = False
         self.broken = False  # a run on it was cut off: state and length disagree
+        self._begun = 0, 0  # length and next position
         self._home: Buffer | None = None  # its state, while another cache's is the live one
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
 
@@ -176,7 +180,7 @@ class Cache:
         self.next_position = positions[-1] + 1
 
     def snapshot(self) -> Snapshot:
-        """Remember this point. Costs a copy of the state (Model.memory.state bytes); raises OutOfMemoryError without room for it."""
+        """Remember this point. Costs a copy of the state (half of Model.memory.state); raises OutOfMemoryError without room for it."""
         self._check_usable()
         state = None
         if len(self):
@@ -193,13 +197,29 @@ class Cache:
         """
         if self.closed or snapshot not in self._snapshots or snapshot.stale:
             raise RequestError("snapshot: not one of this cache, freed, or void since the cache went back further")
+        self._go_back(snapshot.length, snapshot.next_position, snapshot.state)
+
+    def begin(self) -> None:
+        """Remember this point, which only `undo` can go back to, and only until another cache begins. Takes no memory."""
+        self._check_usable()
+        self.pool.activate(self)
+        if len(self):
+            self.pool.keep_for_undo()
+        self._begun = len(self), self.next_position
+
+    def undo(self) -> None:
+        """Go back to where the last `begin` was."""
+        length, next_position = self._begun
+        self._go_back(length, next_position, self.pool.undo_state if length else None)
+
+    def _go_back(self, length: int, next_position: int, state: Buffer | None) -> None:
         self.broken = True  # until all is done
-        self.pool.set_state(self, snapshot.state)
+        self.pool.set_state(self, state)
         self._drop_home()
-        self._void_snapshots(snapshot.length)
-        del self.token_ids[snapshot.length :], self.positions[snapshot.length :]
-        self.next_position = snapshot.next_position
-        self.pool.trim(self, num_pages(snapshot.length))
+        self._void_snapshots(length)
+        del self.token_ids[length:], self.positions[length:]
+        self.next_position = next_position
+        self.pool.trim(self, num_pages(length))
         self.broken = False
 
     def reset(self) -> None:

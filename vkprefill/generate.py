@@ -8,10 +8,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkprefill import guards
 from vkprefill.cache import Cache
 from vkprefill.errors import RequestError
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.sampling import Sampler, SamplingConfig
+from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill, SpecPrefillReport
+from vkprefill.specprefill_config import SpecPrefillConfig
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 """Text (one user message, if the file has a chat template), token ids as they stand, or chat messages."""
@@ -25,7 +28,7 @@ OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasonin
 class Timings:
     """Token counts and milliseconds of one generation; `as_dict` has llama-server's names.
 
-    cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the model ran; predicted_n: tokens sampled, the
+    cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the target ran; specprefill: the status; predicted_n: tokens sampled, the
     end-of-generation token included.
     """
 
@@ -34,7 +37,7 @@ class Timings:
     prompt_ms: float = 0.0
     predicted_n: int = 0
     predicted_ms: float = 0.0
-    specprefill: str = "disabled"
+    specprefill: str = guards.DISABLED
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -65,6 +68,7 @@ class GenerationPart:
     text: str
     token_id: int | None
     timings: Timings
+    specprefill: SpecPrefillReport
     finish_reason: str | None = None
 
 
@@ -76,17 +80,19 @@ class GenerationResult:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str = "length"
     timings: Timings = field(default_factory=Timings)
+    specprefill: SpecPrefillReport | None = None
 
     def add(self, part: GenerationPart) -> None:
         self.text += part.text
         if part.token_id is not None:
             self.token_ids.append(part.token_id)
-        self.finish_reason, self.timings = part.finish_reason or self.finish_reason, part.timings
+        self.finish_reason = part.finish_reason or self.finish_reason
+        self.timings, self.specprefill = part.timings, part.specprefill
 
     def as_dict(self) -> dict[str, object]:
         """The object that `generate --json` prints."""
         return {"text": self.text, "token_ids": self.token_ids, "finish_reason": self.finish_reason, "timings": self.timings.as_dict(),
-                "specprefill": {"status": self.timings.specprefill}}
+                "specprefill": self.specprefill.as_dict() if self.specprefill else None}
 
 
 def encode_prompt(model: Model, prompt: Prompt, *, raw: bool = False, system_prompt: str | None = None,
@@ -124,14 +130,16 @@ def _not_empty(prompt: P) -> P:
 
 
 def generate_step(model: Model, token_ids: Sequence[int], cache: Cache, sampler: Sampler, *, timings: Timings,
-                  progress: PrefillProgress | None = None) -> Iterator[int]:
+                  positions: Sequence[int] | None = None, progress: PrefillProgress | None = None) -> Iterator[int]:
     """Sampled token ids, without end: prefill token_ids into the cache, then decode each sampled token when the next is asked for.
+
+    positions: of token_ids (None: following those in the cache).
 
     Adds to timings as it goes.
     """
     generated: list[int] = []
     start = time.perf_counter()
-    token_id = _next_token(model, token_ids, cache, sampler, generated, progress)
+    token_id = _next_token(model, token_ids, cache, sampler, generated, positions, progress)
     now = time.perf_counter()
     timings.prompt_n += len(token_ids)
     timings.prompt_ms += (now - start) * 1e3
@@ -142,16 +150,16 @@ def generate_step(model: Model, token_ids: Sequence[int], cache: Cache, sampler:
         yield token_id
         if sampler.config.presence_penalty and token_id not in generated:
             generated.append(token_id)
-        token_id = _next_token(model, token_id, cache, sampler, generated, None)
+        token_id = _next_token(model, token_id, cache, sampler, generated)
 
 
 def _next_token(model: Model, tokens: Sequence[int] | int, cache: Cache, sampler: Sampler, generated: list[int],
-                progress: PrefillProgress | None) -> int:
+                positions: Sequence[int] | None = None, progress: PrefillProgress | None = None) -> int:
     """Run the prompt (a sequence) or one token (an int) and sample the next. generated: distinct tokens the penalty applies to."""
     penalty, count = sampler.config.presence_penalty, sampler.num_candidates
     single = isinstance(tokens, int)
     if count is None:
-        logits = model.decode(tokens, cache) if single else model.prefill(tokens, cache=cache, progress=progress)
+        logits = model.decode(tokens, cache) if single else model.prefill(tokens, positions, cache, progress=progress)
         logits[generated] -= np.float32(penalty)
         return sampler.sample(np.arange(len(logits)), logits)
     if penalty:
@@ -160,50 +168,87 @@ def _next_token(model: Model, tokens: Sequence[int] | int, cache: Cache, sampler
     if single:
         candidates = model.decode_candidates(tokens, cache, count, penalty=penalty)
     else:
-        candidates = model.prefill_candidates(tokens, cache, count, penalty=penalty, progress=progress)
+        candidates = model.prefill_candidates(tokens, cache, count, positions=positions, penalty=penalty, progress=progress)
     return sampler.sample(*candidates)
 
 
-def stream_tokens(model: Model, token_ids: Sequence[int], cache: Cache, sampling: SamplingConfig, *, max_tokens: int | None = None,
-                  timings: Timings | None = None, progress: PrefillProgress | None = None) -> Iterator[GenerationPart]:
-    """The answer to a prompt of token ids, piece by piece, on the caller's cache. sampling: resolved. See stream_generate."""
-    if max_tokens is not None and max_tokens < 1:
-        raise RequestError(f"max_tokens: found {max_tokens}, wanted at least 1")
-    timings = timings or Timings()
-    room = cache.max_context - len(cache) - len(token_ids)
+def stream_tokens(model: Model, token_ids: Sequence[int], cache: Cache, sampling: SamplingConfig, plan: Plan, *,
+                  max_tokens: int | None = None, timings: Timings | None = None, started: float | None = None,
+                  progress: PrefillProgress | None = None) -> Iterator[GenerationPart]:
+    """The answer to a prompt of token ids, piece by piece, on the caller's cache. See stream_generate.
+
+    sampling: resolved; plan: which tokens of the prompt are run (the others are in the cache, or left out); started: the time, by
+    time.perf_counter, that ttft_ms counts from.
+    """
+    check_max_tokens(max_tokens)
+    started = time.perf_counter() if started is None else started
+    timings, report = timings or Timings(), plan.report
+    timings.specprefill = report.status
+    room = cache.max_context - len(cache) - len(plan.kept)
     if room < 1:
-        raise RequestError(f"context: the prompt has {len(cache) + len(token_ids)} tokens, the context {cache.max_context}; "
+        raise RequestError(f"context: the prompt needs {len(cache) + len(plan.kept)} tokens, the context holds {cache.max_context}; "
                            "at least one more is needed for the answer")
     limit = min(room + 1, max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
-    for token_id in generate_step(model, token_ids, cache, Sampler(sampling), timings=timings, progress=progress):
+    run_ids = np.asarray(token_ids)[plan.kept]
+    for token_id in generate_step(model, run_ids, cache, Sampler(sampling), timings=timings, positions=plan.kept, progress=progress):
+        if timings.predicted_n == 1:
+            report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - started) * 1e3
         if token_id in model.tokenizer.eog_token_ids:
-            yield GenerationPart(decoder.finish(), None, timings, "stop")
+            yield GenerationPart(decoder.finish(), None, timings, report, "stop")
             return
         last = timings.predicted_n == limit
-        yield GenerationPart(decoder.push(token_id) + (decoder.finish() if last else ""), token_id, timings, "length" if last else None)
+        text = decoder.push(token_id) + (decoder.finish() if last else "")
+        yield GenerationPart(text, token_id, timings, report, "length" if last else None)
         if last:
             return
 
 
-def stream_generate(model: Model, prompt: Prompt, *, max_tokens: int | None = 64, sampling: SamplingConfig | None = None,
-                    cache: Cache | None = None, raw: bool = False, system_prompt: str | None = None,
-                    template_kwargs: Mapping[str, object] | None = None, progress: PrefillProgress | None = None
-                    ) -> Iterator[GenerationPart]:
+def check_max_tokens(max_tokens: int | None) -> None:
+    """RequestError unless it is None or a whole number above 0."""
+    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
+        raise RequestError(f"max_tokens: found {max_tokens!r}, wanted a whole number of at least 1")
+
+
+def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
+    """All new tokens, without a draft."""
+    kept = np.arange(cached_n, num_tokens)
+    report = SpecPrefillReport(guards.DISABLED, "no draft model", num_tokens, cached_n, len(kept))
+    report.kept_ranges = [[cached_n, num_tokens]]
+    return Plan(kept, report)
+
+
+def stream_generate(model: Model, prompt: Prompt, *, draft: Model | SpecPrefill | None = None, spec: SpecPrefillConfig | None = None,
+                    kept_ranges: Sequence[Sequence[int]] | None = None, max_tokens: int | None = 64, sampling: SamplingConfig | None = None,
+                    raw: bool = False, system_prompt: str | None = None, template_kwargs: Mapping[str, object] | None = None,
+                    progress: PrefillProgress | None = None) -> Iterator[GenerationPart]:
     """Pieces of the answer as they come.
 
-    max_tokens: None for as many as the context holds; sampling: settings left out come from the file or Qwen3.5's card; cache: continued
-    and kept (None: one for this call). Raises RequestError for a prompt that is empty or longer than the context.
+    draft: a model for speculative prefill (or a SpecPrefill of this model, which remembers between calls); spec: its settings; kept_ranges:
+    an earlier answer's, in place of scoring; max_tokens: None for as many as the context holds; sampling: settings left out come from
+    the file or Qwen3.5's card. Raises RequestError for a prompt that is empty or longer than the context.
     """
+    check_max_tokens(max_tokens)
+    started = time.perf_counter()
     ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
     resolved = (sampling or SamplingConfig()).resolve(model.metadata, thinking)
-    own = cache is None
-    cache = model.new_cache() if cache is None else cache
+    speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else draft
+    cache = model.new_cache()
     try:
-        yield from stream_tokens(model, ids, cache, resolved, max_tokens=max_tokens, progress=progress)
+        if speculative is None:
+            plan = dense_plan(len(ids))
+        else:
+            plan = speculative.plan(ids, config=spec, facts=_facts(prompt), kept_ranges=kept_ranges, progress=progress)
+        yield from stream_tokens(model, ids, cache, resolved, plan, max_tokens=max_tokens, started=started, progress=progress)
     finally:
-        if own:
-            cache.close()
+        cache.close()
+        if speculative is not draft:
+            speculative.close()
+
+
+def _facts(prompt: Prompt) -> RequestFacts:
+    messages = [m for m in prompt if isinstance(m, Mapping)] if not isinstance(prompt, str) else []
+    return RequestFacts(roles=tuple(str(m.get("role")) for m in messages))
 
 
 def generate(model: Model, prompt: Prompt, **options: object) -> GenerationResult:

@@ -132,7 +132,7 @@ def memory_bill(file: GGUFFile, config: ModelConfig, *, max_context: int, kv_typ
     return MemoryBill(
         weights=weight_bytes(file, config),
         kv_cache=kv_cache_bytes(config, max_context, kv_type),
-        state=state_size(config) * 4,
+        state=2 * state_size(config) * 4,  # the live one, and the one that a failed prefill goes back to
         activations=activation_bytes(config, padded_chunk(prefill_chunk), attention_splits),
         staging=UPLOAD_SLICE_BYTES,
     )

@@ -292,7 +292,7 @@ class Model:
         last = cache.positions[-1] if len(cache) else -1
         ids, positions = self._check_tokens(token_ids, positions, cache.next_position, last)
         cache.reserve(len(ids))
-        before = cache.snapshot()
+        cache.begin()
         done, start = 0, time.perf_counter()
         try:
             cache.broken = True  # until all is done, or undone
@@ -319,10 +319,8 @@ class Model:
             return result
         except BaseException:
             if not self.device.lost:
-                cache.restore(before)
+                cache.undo()
             raise
-        finally:
-            before.free()
 
     def run_decode(self, token_id: int, cache: Cache, num_candidates: int, penalty: float = 0.0,
                 program: Callable[[], Program] | None = None) -> None:

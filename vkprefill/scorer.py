@@ -45,11 +45,15 @@ class Scorer:
         self._prompts = PromptCache(draft.new_cache())
         self._programs: _ScorePrograms | None = None
 
-    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig, *, progress: PrefillProgress | None = None) -> Importance:
-        """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context."""
-        if config.window:
+    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig, *, mark_at: int | None = None,
+              progress: PrefillProgress | None = None) -> Importance:
+        """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context.
+
+        mark_at: a beginning of the prompt that later prompts will share (up to the generation prompt): scoring can go on from there.
+        """
+        if config.window_size(self.draft.max_context):
             return self._score_windows(token_ids, config, progress)
-        return self._score_whole(token_ids, config, progress)
+        return self._score_whole(token_ids, config, mark_at, progress)
 
     def _score_windows(self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None) -> Importance:
         """Overlapping windows, each with a fresh cache; every token takes its value from exactly one."""
@@ -57,7 +61,7 @@ class Scorer:
         steps, score_ms, lookahead_ms = 0, 0.0, 0.0
         for start, end, score_start, score_end in windows(len(token_ids), config.window_size(self.draft.max_context)):
             self._prompts.reset()
-            part = self._score_whole(token_ids[start:end], config, None)
+            part = self._score_whole(token_ids[start:end], config, None, None)
             values[score_start:score_end] = part.values[score_start - start : score_end - start]
             steps, score_ms, lookahead_ms = part.num_steps, score_ms + part.score_ms, lookahead_ms + part.lookahead_ms
             if progress:
@@ -65,7 +69,8 @@ class Scorer:
         self._prompts.reset()
         return Importance(values, steps, 0, score_ms, lookahead_ms)
 
-    def _score_whole(self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None) -> Importance:
+    def _score_whole(self, token_ids: Sequence[int], config: SpecPrefillConfig, mark_at: int | None, progress: PrefillProgress | None
+                     ) -> Importance:
         draft, prompts, num_tokens = self.draft, self._prompts, len(token_ids)
         if num_tokens + config.lookahead > prompts.cache.max_context:
             raise RequestError(f"draft context: {num_tokens} prompt and {config.lookahead} look-ahead tokens, the draft holds "
@@ -76,13 +81,19 @@ class Scorer:
         cached = prompts.go_back(token_ids, exact_only=True)
         tail = min(tail, num_tokens - cached)
         programs.start(num_tokens)
-        new, first_query = list(token_ids[cached:]), num_tokens - cached - tail
-        token = draft.run_prefill(
-            new, None, prompts.cache, progress, head=(lambda: _best_token(draft)) if lookahead else None,
-            program_for=lambda first, count: programs.prefill(range(max(first_query - first, 0), count)),
-        )
-        prompts.note(new)
-        prompts.mark()
+
+        def best_token() -> int:
+            return int(draft.head_candidates(1)[0][0])
+
+        ends = [mark_at, num_tokens] if mark_at is not None and cached < mark_at < num_tokens else [num_tokens]
+        for end in ends:
+            part, first_query = token_ids[len(prompts.prompt) : end], num_tokens - tail - len(prompts.prompt)
+            token = draft.run_prefill(
+                part, None, prompts.cache, progress, head=best_token if lookahead and end == num_tokens else None,
+                program_for=lambda first, count: programs.prefill(range(max(first_query - first, 0), count)),
+            )
+            prompts.note(part)
+            prompts.mark()
         scored = time.perf_counter()
         num_steps = tail
         for _ in range(lookahead):
@@ -124,10 +135,6 @@ def _plan(config: SpecPrefillConfig, draft: Model) -> tuple[tuple[int, ...], int
     early = layers[-1] != draft.config.attention_layers[-1]
     lookahead = 0 if early or config.tail_queries else config.lookahead
     return layers, lookahead, max(1, config.tail_queries)
-
-
-def _best_token(draft: Model) -> int:
-    return int(draft.head_candidates(1)[0][0])
 
 
 class _ScorePrograms:

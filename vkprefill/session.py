@@ -2,25 +2,36 @@
 
 A chat template seldom repeats what it rendered before to the last token (the generation prompt and the thinking part go). So the place where
 the last message of the history ends is marked, and a turn goes on from the longest beginning of its prompt that a state exists for.
+With a draft, each turn's new tokens are scored and pruned; what earlier turns left out stays out, unless a turn asks for an exact state.
 """
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from vkprefill.cache import Cache
 from vkprefill.errors import RequestError
-from vkprefill.generate import GenerationPart, GenerationResult, Timings, collect, ends_in_thinking, stream_tokens
+from vkprefill.generate import GenerationPart, GenerationResult, Timings, collect, dense_plan, ends_in_thinking, stream_tokens
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.prompt_cache import PromptCache
 from vkprefill.sampling import SamplingConfig
+from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill
+from vkprefill.specprefill_config import SpecPrefillConfig
 
 
 class Session:
-    """Several turns with one model. Close it to give its memory back."""
+    """Several turns with one model, and a draft for speculative prefill if there is one. Close it to give its memory back.
 
-    def __init__(self, model: Model, max_context: int | None = None) -> None:
+    draft: a model with the same vocabulary; spec: settings of speculative prefill; max_context: of the cache (None: all the model has).
+    """
+
+    def __init__(self, model: Model, draft: Model | None = None, spec: SpecPrefillConfig | None = None, *, max_context: int | None = None
+                 ) -> None:
         self.model = model
+        self._speculative = SpecPrefill(model, draft, spec) if draft is not None else None
         self._prompts = PromptCache(model.new_cache(max_context))
 
     @property
@@ -29,33 +40,52 @@ class Session:
 
     def stream(self, messages: Sequence[Mapping[str, object]], *, max_tokens: int | None = None, sampling: SamplingConfig | None = None,
                tools: Sequence[Mapping[str, object]] | None = None, template_kwargs: Mapping[str, object] | None = None,
+               specprefill: bool = True, spec: SpecPrefillConfig | None = None, kept_ranges: Sequence[Sequence[int]] | None = None,
                progress: PrefillProgress | None = None) -> Iterator[GenerationPart]:
         """The answer to the conversation so far, piece by piece. messages: all of them, from the first.
 
-        timings.cache_n says how many prompt tokens were not run again.
+        specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges: for this turn. timings.cache_n says
+        how many prompt tokens were not looked at again.
         """
+        started = time.perf_counter()
         model, template, prompts = self.model, self.model.chat_template, self._prompts
         if template is None:
             raise RequestError(f"chat: {model.path.name} has no chat template")
         options = dict(template_kwargs or {})
         ids = template.encode(messages, tools=tools, **options)
         history = template.encode(messages, tools=tools, add_generation_prompt=False, **options)
+        history_n = len(history) if ids[: len(history)] == history else 0
         sampling = (sampling or SamplingConfig()).resolve(model.metadata, ends_in_thinking(model, ids))
-        if len(ids) >= self.cache.max_context:
+        if len(ids) >= self.cache.max_context and (self._speculative is None or not specprefill):
             raise RequestError(f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}")
-        reused = prompts.go_back(ids, exact_only=True)
+        reused = prompts.go_back(ids, exact_only=self._speculative is None or not specprefill)
+        if self._speculative is None:
+            plan = dense_plan(len(ids), reused)
+        else:
+            facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
+            plan = self._speculative.plan(ids, cached_n=reused, config=spec, facts=facts, kept_ranges=kept_ranges, enabled=specprefill,
+                                          mark_at=history_n, progress=progress)
         timings = Timings(cache_n=reused)
-        if reused < len(history) < len(ids) and ids[: len(history)] == history:
-            start = time.perf_counter()
-            model.extend(history[reused:], self.cache, progress=progress)
-            prompts.note(history[reused:])
-            prompts.mark()
-            timings.prompt_n, timings.prompt_ms = len(history) - reused, (time.perf_counter() - start) * 1e3
+        if reused < history_n < len(ids):
+            plan = self._prefill_history(ids, history_n, plan, timings, progress)
+        rows = len(self.cache) + len(plan.kept)
         try:
-            yield from stream_tokens(model, ids[len(self.cache) :], self.cache, sampling, max_tokens=max_tokens, timings=timings,
+            yield from stream_tokens(model, ids, self.cache, sampling, plan, max_tokens=max_tokens, timings=timings, started=started,
                                      progress=progress)
         finally:
-            prompts.note(self.cache.token_ids[len(prompts.prompt) :])
+            if len(self.cache) >= rows:  # the prompt was run: not so after an interrupt in prefill
+                prompts.note(ids[len(prompts.prompt) :], exact=not plan.sparse)
+                prompts.note(self.cache.token_ids[rows:])
+
+    def _prefill_history(self, ids: list[int], history_n: int, plan: Plan, timings: Timings, progress: PrefillProgress | None) -> Plan:
+        """Run and mark what comes before the generation prompt; returns the plan of the rest."""
+        kept, start = plan.kept[plan.kept < history_n], time.perf_counter()
+        if len(kept):
+            self.model.extend(np.asarray(ids)[kept], self.cache, positions=kept, progress=progress)
+        self._prompts.note(ids[len(self._prompts.prompt) : history_n], exact=not plan.sparse)
+        self._prompts.mark()
+        timings.prompt_n, timings.prompt_ms = len(kept), (time.perf_counter() - start) * 1e3
+        return replace(plan, kept=plan.kept[plan.kept >= history_n])
 
     def generate(self, messages: Sequence[Mapping[str, object]], **options: object) -> GenerationResult:
         """The whole answer; options as for stream."""
@@ -63,3 +93,5 @@ class Session:
 
     def close(self) -> None:
         self._prompts.close()
+        if self._speculative is not None:
+            self._speculative.close()

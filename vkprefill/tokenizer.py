@@ -88,6 +88,10 @@ class Tokenizer:
         """The text of one token; bytes that are no whole character appear as U+FFFD. RequestError for an unknown id."""
         return self._token_bytes(token_id, True).decode(errors="replace")
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for, a special token's text included. RequestError for an id out of range."""
+        return self._token_bytes(token_id, special=True)
+
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of `text`.
 
