@@ -38,7 +38,9 @@ def load_model():
 @pytest.fixture(scope="session")
 def tiny(load_model) -> Model:
     """Attention and delta net, several heads of each kind, float32 cache."""
-    return load_model("tiny-c-q4km", kv_type="f32")
+    model = load_model("tiny-c-q4km", kv_type="f32", max_context=1536)
+    model.logits([1])  # takes memory of its own, once
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,7 @@ def test_last_logits_states_and_hidden_states(load_model, name, case_name):
     last_layer = f"l_out-{model.config.num_hidden_layers - 1}"
     stored = case.arrays[last_layer][-1]
     rows = case.calls[-1] % model.prefill_chunk or model.prefill_chunk
-    hidden = model._scratch["x"].read()[rows - 1]
+    hidden = model.scratch["x"].read()[rows - 1]
     assert_close(hidden, stored, INTERMEDIATE * rms(stored), last_layer)
 
     for layer in model.config.linear_layers:

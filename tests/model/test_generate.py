@@ -1,0 +1,207 @@
+"""Generation: pieces, ends, limits, sampling settings, and right answers of the built-in model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkprefill
+from vkprefill import SamplingConfig
+from vkprefill.generate import Timings, collect, encode_prompt, generate_step, stream_tokens
+from vkprefill.sampling import MAX_CANDIDATES, Sampler
+
+GREEDY = SamplingConfig(temperature=0.0)
+PROMPTS = [json.loads(line) for line in (Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open()]
+SHORT = PROMPTS[0]
+
+
+@pytest.mark.parametrize("limit", (1, 2, 30))
+def test_pieces_join_to_the_text(tiny, limit):
+    parts = list(vkprefill.stream_generate(tiny, "some text", max_tokens=limit, sampling=GREEDY))
+    result = collect(iter(parts))
+    assert result.text == "".join(part.text for part in parts)
+    assert [part.finish_reason for part in parts[:-1]] == [None] * (len(parts) - 1)
+    assert parts[-1].finish_reason == result.finish_reason
+    assert result.text == tiny.tokenizer.decode(result.token_ids, special=False)
+
+
+def test_stop_and_length(built_in):
+    answer = vkprefill.generate(built_in, SHORT["user"])
+    assert (answer.text, answer.finish_reason) == (SHORT["answer"], "stop")
+    assert answer.timings.predicted_n == len(answer.token_ids) + 1, "the end-of-generation token counts"
+    assert answer.timings.prompt_n == SHORT["n_tokens"] and answer.timings.cache_n == 0
+    short = vkprefill.generate(built_in, SHORT["user"], max_tokens=1)
+    assert (short.token_ids, short.finish_reason) == (answer.token_ids[:1], "length")
+
+
+def test_right_answers(built_in):
+    """Nine of ten of the sample prompts that have up to 2,000 tokens."""
+    prompts = [p for p in PROMPTS if p["n_tokens"] <= 2000]
+    right = [vkprefill.generate(built_in, p["user"]).text == p["answer"] for p in prompts]
+    assert sum(right) >= 0.9 * len(prompts), right
+
+
+def test_prompt_forms_are_the_same(built_in):
+    user = "Which pet does Robert keep?"
+    text_ids, thinking = encode_prompt(built_in, user)
+    message_ids, _ = encode_prompt(built_in, [{"role": "user", "content": user}])
+    raw_ids, _ = encode_prompt(built_in, built_in.tokenizer.decode(text_ids), raw=True)
+    assert text_ids == message_ids == raw_ids and thinking is False
+    assert encode_prompt(built_in, text_ids) == (text_ids, False)
+    assert encode_prompt(built_in, np.array(text_ids))[0] == text_ids
+    with_system, _ = encode_prompt(built_in, user, system_prompt="Be brief.")
+    assert len(with_system) > len(text_ids)
+
+
+@pytest.mark.parametrize("prompt", ("", [], ()))
+@pytest.mark.parametrize("raw", (False, True))
+def test_empty_prompt(tiny, built_in, prompt, raw):
+    for model in (tiny, built_in):
+        with pytest.raises(vkprefill.RequestError, match="prompt: it is empty"):
+            vkprefill.generate(model, prompt, raw=raw)
+
+
+def test_messages_without_template(tiny, monkeypatch):
+    monkeypatch.setattr(tiny, "chat_template", None)
+    with pytest.raises(vkprefill.RequestError, match="has no chat template"):
+        vkprefill.generate(tiny, [{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize("limit", (0, -1))
+def test_bad_max_tokens(tiny, limit):
+    with pytest.raises(vkprefill.RequestError, match="max_tokens"):
+        vkprefill.generate(tiny, "x", max_tokens=limit)
+
+
+def test_answer_fills_the_context(tiny, prompt):
+    cache = tiny.new_cache(max_context=40)
+    parts = list(stream_tokens(tiny, prompt[:30], cache, greedy(tiny)))
+    if parts[-1].finish_reason == "length":
+        assert len(parts) == 11 and len(cache) == 40, "the last token sampled is not run"
+    cache.reset()
+    one = list(stream_tokens(tiny, prompt[:39], cache, greedy(tiny)))
+    assert len(one) <= 2
+    cache.reset()
+    for length in (40, 41, 300):
+        with pytest.raises(vkprefill.RequestError, match="the context 40"):
+            list(stream_tokens(tiny, prompt[:length], cache, greedy(tiny)))
+    assert len(cache) == 0
+    cache.close()
+
+
+def greedy(model) -> SamplingConfig:
+    return GREEDY.resolve(model.metadata, False)
+
+
+def sampled(model, tokens, count=12, **settings) -> list[int]:
+    """The first tokens, end-of-generation tokens among them."""
+    cache = model.new_cache()
+    sampler = Sampler(SamplingConfig(**settings).resolve(model.metadata, False))
+    steps = generate_step(model, tokens, cache, sampler, timings=Timings())
+    token_ids = [next(steps) for _ in range(count)]
+    cache.close()
+    return token_ids
+
+
+@pytest.mark.parametrize("settings", ({"top_k": 20}, {"top_k": 0, "top_p": 0.9}, {"min_p": 0.05}))
+def test_seeds(tiny, prompt, settings):
+    settings = {"temperature": 1.5, "presence_penalty": 0.5, **settings}
+    first = sampled(tiny, prompt[:20], seed=7, **settings)
+    assert sampled(tiny, prompt[:20], seed=7, **settings) == first
+    assert len({tuple(sampled(tiny, prompt[:20], seed=seed, **settings)) for seed in range(4)}) > 1
+
+
+def test_settings_take_effect(tiny, prompt):
+    best = sampled(tiny, prompt[:20], temperature=0.0)
+    assert sampled(tiny, prompt[:20], temperature=2.0, top_k=1, presence_penalty=0.0) == best
+    assert sampled(tiny, prompt[:20], temperature=2.0, top_k=0, top_p=0.0, presence_penalty=0.0) == best
+    assert sampled(tiny, prompt[:20], temperature=2.0, min_p=1.0, presence_penalty=0.0) == best
+    assert sampled(tiny, prompt[:20], temperature=1e-6, top_k=0, presence_penalty=0.0) == best
+    assert sampled(tiny, prompt[:20], temperature=20.0, top_k=0, top_p=1.0, seed=1) != best
+
+
+@pytest.mark.parametrize("penalty", (2.0, -2.0, 0.7))
+def test_penalty_on_the_device_equals_the_hosts(tiny, prompt, penalty):
+    """top_k up to MAX_CANDIDATES is chosen on the device, above it from the whole row on the host."""
+    settings = {"temperature": 1.0, "top_p": 1e-9, "presence_penalty": penalty}
+    on_device = sampled(tiny, prompt[:20], 30, top_k=MAX_CANDIDATES, **settings)
+    assert sampled(tiny, prompt[:20], 30, top_k=MAX_CANDIDATES + 1, **settings) == on_device
+    assert sampled(tiny, prompt[:20], 30, temperature=0.0, presence_penalty=penalty) == on_device
+    if penalty == 2.0:
+        assert on_device != sampled(tiny, prompt[:20], 30, temperature=0.0, presence_penalty=0.0)
+
+
+def test_interleaved_generations_keep_their_penalties(tiny, prompt):
+    settings = {"temperature": 0.0, "presence_penalty": 2.0}
+    prompts = prompt[:20], prompt[20:50]
+    wanted = [sampled(tiny, tokens, 12, **settings) for tokens in prompts]
+    caches = [tiny.new_cache() for _ in prompts]
+    config = SamplingConfig(**settings).resolve(tiny.metadata, False)
+    steps = [
+        generate_step(tiny, tokens, cache, Sampler(config), timings=Timings())
+        for tokens, cache in zip(prompts, caches, strict=True)
+    ]
+    got = [[], []]
+    for _ in range(12):
+        for token_ids, step in zip(got, steps, strict=True):
+            token_ids.append(next(step))
+    assert got == wanted
+    for cache in caches:
+        cache.close()
+
+
+def test_characters_are_never_cut(tiny, prompt):
+    """A random model makes arbitrary bytes: pieces are whole characters, the text is what all bytes decode to."""
+    cache = tiny.new_cache()
+    config = SamplingConfig(temperature=5.0, top_k=0, top_p=1.0, seed=3).resolve(tiny.metadata, False)
+    for seed_tokens in (prompt[:5], prompt[5:9], prompt[9:30]):
+        cache.reset()
+        parts = list(stream_tokens(tiny, seed_tokens, cache, config, max_tokens=80))
+        result = collect(iter(parts))
+        assert result.text == tiny.tokenizer.decode(result.token_ids, special=False)
+        assert all(len(part.text.encode()) == len(part.text.encode(errors="replace")) for part in parts)
+    cache.close()
+
+
+@pytest.mark.parametrize("text", ("naïve – 漢字 🙂", "\x00", "\r\n\t ", "x" * 300))
+def test_any_text_can_be_asked(built_in, text):
+    result = vkprefill.generate(built_in, text, max_tokens=3)
+    result.text.encode()
+    assert 0 <= len(result.token_ids) <= 3
+
+
+def test_special_tokens_in_a_prompt_stay_text(built_in):
+    end = built_in.tokenizer.token_text(built_in.tokenizer.eos_token_id)
+    inside, _ = encode_prompt(built_in, f"a{end}b")
+    plain, _ = encode_prompt(built_in, "ab")
+    assert inside.count(built_in.tokenizer.eos_token_id) == plain.count(built_in.tokenizer.eos_token_id)
+    raw, _ = encode_prompt(built_in, f"a{end}b", raw=True)
+    assert raw.count(built_in.tokenizer.eos_token_id) == 1
+
+
+def test_stopping_early_frees_the_cache(tiny):
+    free = len(tiny.pool.free_pages)
+    stream = vkprefill.stream_generate(tiny, "some text", max_tokens=50, sampling=GREEDY)
+    next(stream)
+    assert len(tiny.pool.free_pages) == free - 1
+    stream.close()
+    assert len(tiny.pool.free_pages) == free
+
+
+def test_result_as_dict(tiny):
+    result = vkprefill.generate(tiny, "some text", max_tokens=4, sampling=GREEDY).as_dict()
+    assert list(result) == ["text", "token_ids", "finish_reason", "timings", "specprefill"]
+    assert list(result["timings"]) == [
+        "cache_n",
+        "prompt_n",
+        "prompt_ms",
+        "prompt_per_token_ms",
+        "prompt_per_second",
+        "predicted_n",
+        "predicted_ms",
+        "predicted_per_token_ms",
+        "predicted_per_second",
+        "specprefill",
+    ]
+    json.dumps(result)

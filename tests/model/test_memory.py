@@ -1,0 +1,73 @@
+"""The memory bill is what gets allocated, and needs no GPU to be made."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+import vkprefill
+from tests.reference.fixtures import FIXTURES, model_path
+from vkprefill.config import ModelConfig
+from vkprefill.gguf_file import open_gguf
+from vkprefill.memory import memory_bill
+
+
+def bill_of_allocations(model: vkprefill.Model) -> dict[str, int]:
+    return {kind: count for kind, count in model.device.allocated.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("tiny-a-f32", {"max_context": 2, "prefill_chunk": 1, "kv_type": "f16"}),
+        ("tiny-b-f32", {"max_context": 257, "prefill_chunk": 33, "kv_type": "f32"}),
+        ("tiny-c-q4km", {"max_context": 1000, "prefill_chunk": 200, "kv_type": "f16"}),
+        ("tiny-d-mixed", {"max_context": None, "prefill_chunk": None, "kv_type": "f32"}),
+    ],
+)
+def test_bill_is_what_is_allocated(name, options, prompt):
+    with vkprefill.load(model_path(name), **options) as model:
+        assert bill_of_allocations(model) == {kind: count for kind, count in asdict(model.memory).items() if count}
+        assert model.memory.total == model.device.allocated.total()
+        cache = model.new_cache()
+        model.extend(prompt[: min(200, model.max_context - 1)], cache)
+        model.decode(1, cache)
+        cache.close()
+        assert model.device.allocated.total() == model.memory.total, "running takes no more"
+        model.logits([1])
+        extra = bill_of_allocations(model).pop("logits")
+        assert model.device.allocated.total() == model.memory.total + extra, "but the rows of logits() do"
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_bill_grows_with_what_it_depends_on(name):
+    file = open_gguf(model_path(name))
+    config = ModelConfig.from_gguf(file)
+
+    def bill(**changes: object):
+        settings = {"max_context": 512, "kv_type": "f16", "prefill_chunk": 64, "attention_splits": 4, **changes}
+        return memory_bill(file, config, **settings)
+
+    first = bill()
+    longer, wider, more = bill(max_context=1024), bill(kv_type="f32"), bill(prefill_chunk=128)
+    page_tables = first.kv_cache % 64
+    assert longer.kv_cache == 2 * first.kv_cache
+    assert wider.kv_cache - page_tables == 2 * (first.kv_cache - page_tables)
+    assert more.activations > first.activations and more.kv_cache == first.kv_cache
+    assert first.total == sum(asdict(first).values())
+
+
+def test_inspect_needs_no_gpu():
+    """With kp not importable and no Vulkan loader to be found."""
+    program = (
+        "import sys, ctypes; sys.modules['kp'] = None\n"
+        "def no_vulkan(*_): raise AssertionError('Vulkan was touched')\n"
+        "ctypes.CDLL = no_vulkan\n"
+        "from vkprefill.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "inspect", "--json", "-m", str(model_path("tiny-a-f32"))]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["memory"]["total"] > 0
