@@ -31,13 +31,15 @@ from unittest import mock
 import numpy as np
 
 from tools.make_model import make_config
+from vkprefill import model as model_module
 from vkprefill import weights
 from vkprefill.capture import AttentionCapture
 from vkprefill.device import Buffer, Device, Program
 from vkprefill.memory import KV_TYPES, MAX_CANDIDATES
-from vkprefill.model import Model
 from vkprefill.profiles import AMD, profile_for
 from vkprefill.quants import LAYOUT_OF, LAYOUTS
+from vkprefill.scorer import Scorer
+from vkprefill.specprefill_config import SpecPrefillConfig
 from vkprefill.spirv import SPIRV, load_shader, manifest, pack_words
 from vkprefill.vulkan_probe import DeviceInfo
 
@@ -81,6 +83,9 @@ class _RecordingDevice(Device):
     def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:
         pass
 
+    def download(self, buffer: Buffer) -> np.ndarray:
+        return np.zeros(buffer.shape, buffer.dtype)
+
     def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
         return _RecordingProgram(self, name, step, num_rows)
 
@@ -98,15 +103,18 @@ class _RecordingProgram(Program):
 
 
 def record(shape: str, layout: str, kv_type: str) -> set[Key]:
-    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits."""
+    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores."""
     seen: set[Key] = set()
-    config, device = make_config(shape), _RecordingDevice(seen)
-    model = Model.__new__(Model)
-    model.config, model.device, model.kv_type = config, device, kv_type
     weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
-    file = SimpleNamespace(label=shape, info=lambda name: SimpleNamespace(type=weight_type))
-    with mock.patch.object(weights, "read_vector"):
-        model._allocate_and_record(file, CONTEXT, None, lambda *_: None)
+    file = SimpleNamespace(label=shape, path=shape, metadata={}, info=lambda name: SimpleNamespace(type=weight_type))
+    replaced = {
+        "ModelConfig": SimpleNamespace(from_gguf=lambda file: make_config(shape)),
+        "check_tensors": lambda file, config: None,
+        "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=())),
+    }
+    opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen))
+    with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened:
+        model = model_module.Model(file, None, CONTEXT, kv_type, None, None)
     cache = model.new_cache()
     model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
     cache.snapshot().free()
@@ -114,6 +122,8 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     model.prefill([4, 5], cache=cache, capture=AttentionCapture())
     model.decode(6, cache, capture=AttentionCapture())
     model.logits([1, 2])
+    for options in ({}, {"tail_queries": 8}):  # with and without look-ahead
+        Scorer(model).score(range(100), SpecPrefillConfig(**options))
     return seen
 
 

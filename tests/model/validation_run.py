@@ -1,4 +1,4 @@
-"""A model through everything that dispatches: prefill in two calls, decode, captures, a second cache, all logits.
+"""A model through everything that dispatches: prefill in two calls, decode, captures, scores, all logits.
 
     python tests/model/validation_run.py MODEL [--splits N] [--no-barrier]
 
@@ -14,6 +14,8 @@ import numpy as np
 import vkprefill
 from vkprefill.capture import AttentionCapture
 from vkprefill.device import Device
+from vkprefill.scorer import Scorer
+from vkprefill.specprefill_config import SpecPrefillConfig
 
 CANDIDATES = 8
 
@@ -53,6 +55,9 @@ def main() -> None:
         model.prefill(ids[:40], cache=cache, capture=AttentionCapture(queries=(3, -1)))
         model.decode(int(best[0]), cache, capture=AttentionCapture())
         model.logits(ids[:3])
+        scorer = Scorer(model)
+        for options in ({"lookahead": 2}, {"tail_queries": 8}):
+            scorer.score(ids, SpecPrefillConfig(**options))
         program = model._decode_program
         assert any("attention_merge" in label for label in program.labels) == (arguments.splits > 1)
         print("decode submissions:", program.num_submissions)
