@@ -21,6 +21,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 
 P = TypeVar("P", str, list[int])
 
+TEMPLATE_ARGUMENTS = ("self", "messages", "tools", "add_generation_prompt")
 OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasoning before the answer
 
 
@@ -114,9 +115,18 @@ def encode_prompt(model: Model, prompt: Prompt, *, raw: bool = False, system_pro
     if len(prompt) and isinstance(prompt[0], Mapping):
         if model.chat_template is None:
             raise RequestError(f"messages: {model.path.name} has no chat template")
-        ids = model.chat_template.encode(prompt, **(template_kwargs or {}))
+        ids = model.chat_template.encode(prompt, **template_variables(template_kwargs))
         return _not_empty(ids), ends_in_thinking(model, ids)
     return _not_empty(list(prompt)), False
+
+
+def template_variables(template_kwargs: Mapping[str, object] | None) -> dict[str, object]:
+    """A request's variables of the chat template. RequestError for the names that it is called with anyway."""
+    variables = dict(template_kwargs or {})
+    for name in variables:
+        if not isinstance(name, str) or name in TEMPLATE_ARGUMENTS:
+            raise RequestError(f"chat template variable {name!r}: cannot be set here")
+    return variables
 
 
 def ends_in_thinking(model: Model, token_ids: Sequence[int]) -> bool:

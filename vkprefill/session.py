@@ -14,7 +14,8 @@ import numpy as np
 
 from vkprefill.cache import Cache
 from vkprefill.errors import RequestError
-from vkprefill.generate import GenerationPart, GenerationResult, Timings, collect, dense_plan, ends_in_thinking, stream_tokens
+from vkprefill.generate import (GenerationPart, GenerationResult, Timings, collect, dense_plan, ends_in_thinking, stream_tokens,
+                                template_variables)
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.prompt_cache import PromptCache
 from vkprefill.sampling import SamplingConfig
@@ -51,7 +52,7 @@ class Session:
         model, template, prompts = self.model, self.model.chat_template, self._prompts
         if template is None:
             raise RequestError(f"chat: {model.path.name} has no chat template")
-        options = dict(template_kwargs or {})
+        options = template_variables(template_kwargs)
         ids = template.encode(messages, tools=tools, **options)
         history = template.encode(messages, tools=tools, add_generation_prompt=False, **options)
         history_n = len(history) if ids[: len(history)] == history else 0

@@ -68,6 +68,16 @@ def test_messages_without_template(tiny, monkeypatch):
         vkprefill.generate(tiny, [{"role": "user", "content": "x"}])
 
 
+@pytest.mark.parametrize("name", ("messages", "self", "tools", "add_generation_prompt", 5))
+def test_template_variables_that_are_taken(tiny, name):
+    messages, session = [{"role": "user", "content": "x"}], vkprefill.Session(tiny)
+    with pytest.raises(vkprefill.RequestError, match="cannot be set here"):
+        vkprefill.generate(tiny, messages, template_kwargs={name: 1})
+    with pytest.raises(vkprefill.RequestError, match="cannot be set here"):
+        session.generate(messages, template_kwargs={name: 1})
+    session.close()
+
+
 @pytest.mark.parametrize("limit", (0, -1))
 def test_bad_max_tokens(tiny, limit):
     with pytest.raises(vkprefill.RequestError, match="max_tokens"):
