@@ -46,6 +46,11 @@ def speed_of(model: Model) -> Speed:
     return Speed(measured.prefill_per_s or stored.prefill, measured.decode_per_s or stored.decode)
 
 
+def has_speed(model: Model) -> bool:
+    """Whether speed_of needs no measurement."""
+    return bool(model.meter.prefill_per_s and model.meter.decode_per_s) or _key(model) in _load(cache_file())
+
+
 def _key(model: Model) -> str:
     stat = model.path.stat()
     info = model.device.info

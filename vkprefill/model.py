@@ -37,14 +37,14 @@ LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together by Mode
 
 
 def load(path: str | os.PathLike[str], device: str | int | Device | None = None, max_context: int | None = None, kv_type: str = "f16", *,
-         prefill_chunk: int | None = None, progress: Progress | None = None) -> Model:
+         prefill_chunk: int | None = None, reserve_bytes: int = 0, progress: Progress | None = None) -> Model:
     """Load a GGUF model.
 
     device: index or part of a name (None: the fastest kind there is), or the device of another model, which must be closed last; max_context: slots of the KV cache, shared by all caches (None: the
     file's context length, or what fits in memory); kv_type: "f16" or "f32"; prefill_chunk: most tokens of a step of prefill (None: by
-    device). Raises GGUFError, UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
+    device); reserve_bytes: left free when the context is chosen, for a second model. Raises GGUFError, UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
     """
-    return Model(open_gguf(path), device, max_context, kv_type, prefill_chunk, progress)
+    return Model(open_gguf(path), device, max_context, kv_type, prefill_chunk, reserve_bytes, progress)
 
 
 class SpeedMeter:
@@ -80,7 +80,7 @@ class Model:
     """
 
     def __init__(self, file: GGUFFile, device: str | int | Device | None, max_context: int | None, kv_type: str, prefill_chunk: int | None,
-                 progress: Progress | None) -> None:
+                 reserve_bytes: int, progress: Progress | None) -> None:
         if kv_type not in KV_TYPES:
             raise RequestError(f"kv_type: {kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
         check_sizes(max_context, prefill_chunk)
@@ -99,12 +99,13 @@ class Model:
         self._owns_device = not isinstance(device, Device)
         self.device = Device.open(device) if self._owns_device else device
         try:
-            self._allocate_and_record(file, max_context, prefill_chunk, report)
+            self._allocate_and_record(file, max_context, prefill_chunk, reserve_bytes, report)
         except BaseException:
             self.close()
             raise
 
-    def _allocate_and_record(self, file: GGUFFile, max_context: int | None, prefill_chunk: int | None, report: Progress) -> None:
+    def _allocate_and_record(self, file: GGUFFile, max_context: int | None, prefill_chunk: int | None, reserve_bytes: int, report: Progress
+                             ) -> None:
         self.prefill_chunk = prefill_chunk or _chunk_for(self.config, self.device)
         splits = self.device.profile.attention_splits
 
@@ -112,7 +113,7 @@ class Model:
             return memory_bill(file, self.config, max_context=context, kv_type=self.kv_type, prefill_chunk=self.prefill_chunk,
                                attention_splits=splits)
 
-        self.max_context = max_context or _longest_context(self.config, self.kv_type, self.device, bill_for)
+        self.max_context = max_context or _longest_context(self.config, self.kv_type, self.device, bill_for, reserve_bytes)
         self.memory = bill_for(self.max_context)
         self.device.require(self.memory.total, f"{file.label} with a context of {self.max_context} tokens")
         self._buffers: list[Buffer] = []  # to free one by one where the device is another model's
@@ -464,10 +465,11 @@ def _chunk_for(config: ModelConfig, device: Device) -> int:
     return max(32, min(device.profile.prefill_chunk, most // 32 * 32))
 
 
-def _longest_context(config: ModelConfig, kv_type: str, device: Device, bill_for: Callable[[int], MemoryBill]) -> int:
+def _longest_context(config: ModelConfig, kv_type: str, device: Device, bill_for: Callable[[int], MemoryBill],
+                     reserve_bytes: int) -> int:
     """The file's context length, or as many pages as fit beside the weights and in one buffer."""
     page_bytes = kv_words(config, kv_type) * 4
-    free = device.available_bytes() * 0.9 - bill_for(PAGE).total
+    free = device.available_bytes() * 0.9 - bill_for(PAGE).total - reserve_bytes
     pages = min(num_pages(config.max_position_embeddings), device.info.max_buffer_bytes // page_bytes,
                 int(free // (2 * page_bytes * len(config.attention_layers))))
     if pages < 1:

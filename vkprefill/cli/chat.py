@@ -4,8 +4,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vkprefill.cli.common import (add_answer_options, add_model_options, add_sampling_options, max_tokens, notice, open_model, prefill_bar,
-                                  sampling_config, speeds, template_kwargs)
+from vkprefill.cli.common import (add_answer_options, add_draft_options, add_model_options, add_sampling_options, describe_specprefill, max_tokens,
+                                  notice, open_pair, prefill_bar, sampling_config, speeds, template_kwargs)
 from vkprefill.errors import RequestError
 from vkprefill.generate import GenerationResult
 from vkprefill.session import Session
@@ -18,13 +18,16 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_answer_options(parser)
     add_sampling_options(parser)
     add_model_options(parser)
+    add_draft_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
 def read_line() -> str | None:
     """The user's next line, None at the end of the input."""
+    if sys.stdin is None:  # closed by the caller
+        return None
     if sys.stdin.isatty():
-        print("> ", end="", file=sys.stderr, flush=True)
+        notice("> ", end="")
     line = sys.stdin.buffer.readline()
     if not line:
         return None
@@ -38,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     sampling, limit, variables = sampling_config(args), max_tokens(args), template_kwargs(args)
     start = [{"role": "system", "content": args.system_prompt}] if args.system_prompt is not None else []
     messages = list(start)
-    with open_model(args) as model:
-        session = Session(model)
+    with open_pair(args) as (model, draft, spec):
+        session = Session(model, draft, spec)
         notice(HELP)
         while True:
             try:
@@ -76,4 +79,6 @@ def run(args: argparse.Namespace) -> int:
                 notice("stopped; the question is forgotten")
             else:
                 messages.append({"role": "assistant", "content": result.text})
+                if draft is not None:
+                    notice(describe_specprefill(result.specprefill))
                 notice("stopped" if interrupted else speeds(result.timings.as_dict()))

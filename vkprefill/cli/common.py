@@ -4,7 +4,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -12,18 +12,27 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from vkprefill.calibration import cache_file, has_speed, speed_of
+from vkprefill.cli.specprefill_options import add_specprefill_options, specprefill_config
+from vkprefill.config import ModelConfig
 from vkprefill.errors import RequestError
-from vkprefill.memory import KV_TYPES
+from vkprefill.gguf_file import open_gguf
+from vkprefill.memory import KV_TYPES, memory_bill
 from vkprefill.model import Model, PrefillProgress, load
 from vkprefill.sampling import SamplingConfig
+from vkprefill.specprefill import SpecPrefillReport
+from vkprefill.specprefill_config import SpecPrefillConfig
 
-DEMO_TARGET = "target.gguf"
+DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
+# Of the draft where neither the prompt's length nor a context is given; its KV cache should not crowd out the target's.
+DRAFT_CONTEXT = 32768
+TEMPLATE_TOKENS = 1024  # what a chat template may add to a prompt
 
 
-def notice(text: str) -> None:
+def notice(text: str, end: str = "\n") -> None:
     """A line for the user, on stderr: stdout is the answer's."""
     if sys.stderr is not None:  # closed by the caller; print would take stdout
-        print(text, file=sys.stderr, flush=True)
+        print(text, end=end, file=sys.stderr, flush=True)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
@@ -35,6 +44,12 @@ def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -
     group.add_argument("-ctv", "--cache-type-v", choices=KV_TYPES, help="the same as -ctk; keys and values have one type")
     if device:
         group.add_argument("--device", metavar="DEVICE", help="index or part of the name of a Vulkan device (see: vkprefill devices)")
+
+
+def add_draft_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-md", "--model-draft", metavar="FILE", help="draft model for speculative prefill, of the same vocabulary "
+                        "(default: the built-in one with the built-in model, else none)")
+    add_specprefill_options(parser)
 
 
 def kv_type(args: argparse.Namespace) -> str:
@@ -77,7 +92,7 @@ def template_kwargs(args: argparse.Namespace) -> dict[str, object]:
         return {}
     try:
         value = json.loads(args.chat_template_kwargs)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"--chat-template-kwargs: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise RequestError(f"--chat-template-kwargs: found {type(value).__name__}, wanted a JSON object")
@@ -105,19 +120,11 @@ def progress_bar(console: Console) -> Iterator[Progress]:
 
 
 @contextmanager
-def open_model(args: argparse.Namespace) -> Iterator[Model]:
+def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[Model]:
     """Load the model of the options, with a progress line for each stage; closed at the end."""
-    path, kind = model_path(args), kv_type(args)
-    console = Console(stderr=True)
-    with progress_bar(console) as bar:
-        tasks: dict[str, int] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done, total=total)
-
-        model = load(path, args.device, args.ctx_size, kind, prefill_chunk=args.batch_size, progress=report)
+    with _loading() as report:
+        model = load(model_path(args), args.device, args.ctx_size, kv_type(args), prefill_chunk=args.batch_size,
+                     reserve_bytes=reserve_bytes, progress=report)
     with model:
         if args.ctx_size is None:
             notice(f"{model.config.name} on {model.device.info.name}, context {model.max_context} tokens "
@@ -127,6 +134,67 @@ def open_model(args: argparse.Namespace) -> Iterator[Model]:
             for line in describe_kernels(model):
                 notice(line)
         yield model
+
+
+@contextmanager
+def open_pair(args: argparse.Namespace, prompt_bytes: int | None = None) -> Iterator[tuple[Model, Model | None, SpecPrefillConfig | None]]:
+    """The model, its draft if there is one to use, and the settings of speculative prefill.
+
+    prompt_bytes: length of the only prompt there will be, which bounds its tokens; None when it is not known.
+    """
+    spec, path = specprefill_config(args), draft_path(args)
+    if spec is None or path is None:
+        if args.specprefill and path is None:
+            raise RequestError("--specprefill: there is no draft model; give one with -md FILE")
+        with open_model(args) as model:
+            yield model, None, None
+        return
+    file = open_gguf(path)
+    config = ModelConfig.from_gguf(file)
+    wanted = args.ctx_size or (DRAFT_CONTEXT if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
+    context = spec.draft_context or min(config.max_position_embeddings, wanted + spec.lookahead)
+    bill = memory_bill(file, config, max_context=context, kv_type=kv_type(args), prefill_chunk=args.batch_size or 512, attention_splits=32)
+    with open_model(args, reserve_bytes=bill.total) as model:
+        with _loading("draft: ") as report:
+            draft = load(path, model.device, context, kv_type(args), prefill_chunk=args.batch_size, progress=report)
+        with draft:
+            if spec.break_even:
+                for one, given in ((draft, spec.draft_tokens_per_s), (model, spec.target_tokens_per_s)):
+                    if not given and not has_speed(one):
+                        notice(f"measuring the speed of {one.config.name} on this device, once (kept in {cache_file()})")
+                        speed_of(one)
+            yield model, draft, spec
+
+
+def draft_path(args: argparse.Namespace) -> Path | None:
+    if args.model_draft is not None:
+        return Path(args.model_draft)
+    return demo_path(DEMO_DRAFT) if args.model is None else None
+
+
+@contextmanager
+def _loading(prefix: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """A callback that shows a bar for each stage of loading."""
+    with progress_bar(Console(stderr=True)) as bar:
+        tasks: dict[str, int] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(prefix + stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+def describe_specprefill(report: SpecPrefillReport) -> str:
+    """What speculative prefill did, as one line."""
+    line = f"speculative prefill: {report.status}: {report.reason}"
+    if report.status == "active" and report.score_ms:
+        line += (f"; first token after {report.ttft_ms / 1e3:.2f} s (scoring {report.score_ms / 1e3:.2f}, look-ahead "
+                 f"{report.lookahead_ms / 1e3:.2f}, prefill {report.sparse_prefill_ms / 1e3:.2f})")
+    if report.dense_estimate_ms:
+        line += f"; dense prefill would take about {report.dense_estimate_ms / 1e3:.2f} s"
+    return line
 
 
 def describe_kernels(model: Model) -> list[str]:

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from vkprefill.cli.common import (add_answer_options, add_model_options, add_sampling_options, max_tokens, notice, open_model, prefill_bar,
-                                  sampling_config, speeds, template_kwargs)
+from vkprefill.cli.common import (add_answer_options, add_draft_options, add_model_options, add_sampling_options, describe_specprefill, max_tokens,
+                                  notice, open_pair, prefill_bar, sampling_config, speeds, template_kwargs)
 from vkprefill.errors import RequestError
 from vkprefill.generate import GenerationResult, stream_generate
 
@@ -22,6 +22,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_answer_options(parser)
     add_sampling_options(parser)
     add_model_options(parser)
+    add_draft_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -48,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     if args.raw and (args.system_prompt is not None or variables):
         raise RequestError("--raw: there is no chat template to give -sys or --chat-template-kwargs to")
     result = GenerationResult()
-    with open_model(args) as model, prefill_bar() as progress:
-        parts = stream_generate(model, prompt, max_tokens=limit, sampling=sampling, raw=args.raw, system_prompt=args.system_prompt,
+    with open_pair(args, len(prompt.encode())) as (model, draft, spec), prefill_bar() as progress:
+        parts = stream_generate(model, prompt, draft=draft, spec=spec, max_tokens=limit, sampling=sampling, raw=args.raw, system_prompt=args.system_prompt,
                                 template_kwargs=variables, progress=progress)
         for part in parts:
             result.add(part)
@@ -59,5 +60,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(result.as_dict(), ensure_ascii=False))
     else:
         print()
+    if draft is not None:
+        notice(describe_specprefill(result.specprefill))
     notice(speeds(result.timings.as_dict()))
     return 0
