@@ -1,8 +1,9 @@
 """Run one kernel on guarded buffers and judge what comes out.
 
 Every buffer is followed by guard words that must not change. Outputs start as NaN, so that elements never written show;
-so do the rows past num_tokens, which must stay as they are. Guards and spare rows of inputs are NaN too: a kernel that
-uses them gives NaN.
+so do the rows past num_tokens, which must stay as they are. Guards and spare rows of inputs are another NaN (arithmetic
+may keep its bits): a kernel that uses them gives NaN, and one that writes that NaN elsewhere is seen. Those of buffers
+that are read and written are a number, since arithmetic on a NaN may leave it as it was.
 """
 
 import contextlib
@@ -24,7 +25,9 @@ REDUCTION = 1e-4  # matmul, attention, delta rule
 
 GUARD_WORDS = 64
 WEIGHT_OFFSET = 20  # where weights start in their buffer: a multiple of 4 words, of nothing more
-UNTOUCHED = 0x7FC0DEAD  # a NaN that no arithmetic makes
+UNTOUCHED = 0x7FC0DEAD  # a NaN that no arithmetic on other numbers makes
+FOREIGN = 0x7FC0BEEF  # another
+FILL = {"output": UNTOUCHED, "input": FOREIGN, "scratch": FOREIGN, "in_out": int(np.float32(1234.5678).view(np.uint32))}
 
 
 def _profiles() -> dict[str, Profile]:
@@ -70,7 +73,7 @@ class KernelRun:
     ) -> None:
         self.device, self.num_tokens, self.num_rows = device, num_tokens, num_rows or num_tokens
         self._buffers: dict[str, tuple[Buffer, np.ndarray, str, bool]] = {}
-        step = np.full(STEP_WORDS, UNTOUCHED, np.uint32)
+        step = np.full(STEP_WORDS, FOREIGN, np.uint32)
         step[:4] = num_tokens, cache_len, np.float32(penalty).view(np.uint32), num_candidates
         self.program = device.program("test", step=self.input("step", step, by_row=False), num_rows=self.num_rows)
 
@@ -78,7 +81,7 @@ class KernelRun:
         return self._add(name, np.asarray(values), "input", by_row, pad)
 
     def in_out(self, name: str, values: np.ndarray, *, by_row: bool = True) -> Buffer:
-        return self._add(name, np.asarray(values), "output", by_row, False)
+        return self._add(name, np.asarray(values), "in_out", by_row, False)
 
     def output(self, name: str, *shape: int, by_row: bool = True, pad: bool = False) -> Buffer:
         """By row: shape of one row; the buffer is all NaN."""
@@ -87,12 +90,12 @@ class KernelRun:
 
     def scratch(self, name: str, *shape: int) -> Buffer:
         """For kernels to hand values to each other."""
-        return self._add(name, np.full(shape, UNTOUCHED, np.uint32).view(np.float32), "scratch", False, False)
+        return self._add(name, np.full(shape, FOREIGN, np.uint32).view(np.float32), "scratch", False, False)
 
     def weight(self, name: str, values: np.ndarray) -> Buffer:
         """A part of a larger buffer, as weights are, with guards on both sides."""
         values = np.ascontiguousarray(values, np.float32 if np.asarray(values).dtype.kind == "f" else np.uint32)
-        before = np.full(WEIGHT_OFFSET, UNTOUCHED, np.uint32)
+        before = np.full(WEIGHT_OFFSET, FOREIGN, np.uint32)
         whole = self.input(name, np.concatenate([before, values.reshape(-1).view(np.uint32)]), by_row=False)
         return whole.part(name, WEIGHT_OFFSET, values.shape)
 
@@ -115,21 +118,17 @@ class KernelRun:
         for name, (buffer, before, role, by_row) in self._buffers.items():
             after = buffer.tensor.data().view(np.uint32)
             words = buffer.num_bytes // 4
-            assert (after[words:] == UNTOUCHED).all(), (
-                f"{name}: written past its end, at words {np.flatnonzero(after[words:] != UNTOUCHED)}"
-            )
-            kept = (
-                0
-                if role == "input"
-                else words
-                if role == "scratch" or not by_row
-                else words // buffer.shape[0] * self.num_tokens
-            )
+            past = np.flatnonzero(after[words:] != FILL[role])
+            assert not past.size, f"{name}: written past its end, at words {past}"
+            if role == "input":
+                kept = 0  # from here on the words must stay
+            else:
+                kept = words // buffer.shape[0] * self.num_tokens if by_row else words
             changed = np.flatnonzero(after[kept:words] != before[kept:words])
             assert not changed.size, (
                 f"{name}: {role} changed where it must not, first at word {kept + changed[0]} of {buffer.shape}"
             )
-            if role == "output":
+            if role in ("output", "in_out"):
                 results[name] = buffer.read()[: self.num_tokens if by_row else None]
         for buffer, *_ in self._buffers.values():
             buffer.free()
@@ -146,7 +145,7 @@ class KernelRun:
         count = int(np.prod(shape))
         whole = self.device.buffer(name, (count + GUARD_WORDS,), np.uint32, memory="host", kind="test")
         content = whole.view()
-        content[:] = UNTOUCHED
+        content[:] = FILL[role]
         content[: values.size] = values.reshape(-1).view(np.uint32)
         self.device.allocated["test"] -= GUARD_WORDS * 4
         buffer = Buffer(name, shape, values.dtype, "host", "test", whole.tensor, self.device)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.reference import attention as reference
-from tests.shaders.run_kernel import PROFILES, REDUCTION, UNTOUCHED, KernelRun, check, using_profile
+from tests.shaders.run_kernel import FOREIGN, PROFILES, REDUCTION, KernelRun, check, using_profile
 from tests.shaders.same_input_kernels import check_on_llama_cpp
 from vkprefill import kernels
 from vkprefill.cache import KVLayer
@@ -34,7 +34,7 @@ def attend(device, tokens, cache_len, heads, kv_heads, dim, kv_type, *, num_rows
     dtype = np.float16 if kv_type == "f16" else np.float32
     k, v = (rng.standard_normal((slots, kv_heads, dim)).astype(dtype) for _ in range(2))
     run = KernelRun(device, tokens, num_rows, cache_len=cache_len)
-    table = np.full(used + 2, UNTOUCHED, np.uint32)
+    table = np.full(used + 2, FOREIGN, np.uint32)
     table[:used] = pages
     cache = KVLayer(
         *(
@@ -117,6 +117,43 @@ def test_splits_of_other_heads(device, heads, kv_heads, dim):
     with using_profile(device, "intel"):
         y, expected = attend(device, 1, 777, heads, kv_heads, dim, "f16")
     check(f"attention in splits, H {heads}, G {kv_heads}, Dh {dim}", y, expected, REDUCTION)
+
+
+@pytest.mark.parametrize("cache_len", [0, 60, 256])
+def test_several_tokens_in_splits(device, cache_len):
+    """The engine splits for one token only; the shaders must for more. A split may lie wholly after a token."""
+    tokens, heads, dim, splits, slots = 70, 2, 32, 5, cache_len + 70
+    rng = np.random.default_rng(cache_len)
+    q = rng.standard_normal((tokens, heads, dim)).astype(np.float32)
+    k, v = rng.standard_normal((2, slots, 1, dim)).astype(np.float32)
+    pages = np.array([1, 0], np.uint32)
+    run = KernelRun(device, tokens, cache_len=cache_len)
+    cache = [
+        run.input(name, pack_cache(rows, pages, 2, "f32", name == "keys"), by_row=False)
+        for name, rows in (("keys", k), ("values", v))
+    ]
+    given = run.input("q", q.reshape(tokens, -1)), run.input("pages", pages, by_row=False)
+    split_out, split_sums = (
+        run.scratch("split_out", splits, heads * dim * tokens),
+        run.scratch("part", splits, heads * tokens, 2),
+    )
+    sizes = {"H": heads, "Dh": dim, "SPLITS": splits}
+    run.program.dispatch(
+        "attention_f32",
+        [run.program.step, *given, *cache, split_out, split_sums],
+        (tokens * heads // 4, 1, splits),
+        constants={**sizes, "LOCAL_SIZE": 8, "G": 1, "SCALE": dim**-0.5, "TQ": 4, "KP": 2, "DV": 1},
+    )
+    run.program.dispatch(
+        "attention_merge",
+        [run.program.step, split_out, split_sums, run.output("y", heads * dim)],
+        (heads, tokens, 1),
+        constants={**sizes, "LOCAL_SIZE": 32},
+    )
+    positions = np.arange(slots)
+    expected = reference.attend(q.astype(float), k.astype(float), v.astype(float), positions[cache_len:], positions)[0]
+    got = run.finish()["y"].reshape(expected.shape)
+    check(f"attention T {tokens} after {cache_len}, {splits} splits", got, expected, REDUCTION)
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 30.0])

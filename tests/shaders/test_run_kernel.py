@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.shaders.run_kernel import UNTOUCHED, KernelRun, check
+from tests.shaders.run_kernel import FOREIGN, KernelRun, check
 
 WORDS = np.arange(100, dtype=np.uint32)
 
@@ -56,5 +56,5 @@ def test_weights_start_inside_their_buffer(device):
     weight = run.weight("w", np.ones(8, np.float32))
     assert weight.offset > 0
     whole = weight.tensor.data().view(np.uint32)
-    assert (whole[: weight.offset] == UNTOUCHED).all() and (whole[weight.offset + 8 :] == UNTOUCHED).all()
+    assert (whole[: weight.offset] == FOREIGN).all() and (whole[weight.offset + 8 :] == FOREIGN).all()
     run.finish()

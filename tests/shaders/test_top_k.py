@@ -13,14 +13,11 @@ def top_k(device, logits: np.ndarray, k: int, seen=(), penalty: float = 0.0) -> 
     bits[list(seen)] = 1
     run = KernelRun(device, 1, penalty=penalty, num_candidates=k)
     candidates = run.in_out("candidates", np.full((MAX_CANDIDATES, 2), 123, np.uint32), by_row=False)
-    seen_bits = run.input("seen", np.packbits(bits, bitorder="little").view(np.uint32), by_row=False)
-    kernels.top_k(
-        run.program,
-        run.input("logits", logits, by_row=False),
-        seen_bits,
-        run.scratch("best", -(-vocab // 64), 2),
-        candidates,
-    )
+    bits = run.input("seen", np.packbits(bits, bitorder="little").view(np.uint32), by_row=False)
+    beyond = np.full(64, 1e38, np.float32)  # would be the best
+    whole = run.input("logits", np.concatenate([logits, beyond]), by_row=False)
+    best = run.scratch("best", -(-vocab // 64), 2)
+    kernels.top_k(run.program, whole.part("logits", 0, (vocab,)), bits, best, candidates)
     found = run.finish()["candidates"]
     assert (found[k:] == 123).all(), "wrote more than k candidates"
     return found[:k, 1].astype(np.int64), np.ascontiguousarray(found[:k, 0]).view(np.float32)
