@@ -8,7 +8,7 @@ import pytest
 
 import vkprefill
 from vkprefill import SamplingConfig
-from vkprefill.generate import Timings, collect, encode_prompt, generate_step, stream_tokens
+from vkprefill.generate import Timings, collect, dense_plan, encode_prompt, generate_step, stream_tokens
 from vkprefill.sampling import MAX_CANDIDATES, Sampler
 
 GREEDY = SamplingConfig(temperature=0.0)
@@ -84,24 +84,25 @@ def test_bad_max_tokens(tiny, limit):
         vkprefill.generate(tiny, "x", max_tokens=limit)
 
 
+def stream(model, token_ids, cache):
+    """As stream_generate, to the end of the cache given."""
+    return stream_tokens(model, token_ids, cache, GREEDY.resolve(model.metadata, False), dense_plan(len(token_ids)))
+
+
 def test_answer_fills_the_context(tiny, prompt):
     cache = tiny.new_cache(max_context=40)
-    parts = list(stream_tokens(tiny, prompt[:30], cache, greedy(tiny)))
+    parts = list(stream(tiny, prompt[:30], cache))
     if parts[-1].finish_reason == "length":
         assert len(parts) == 11 and len(cache) == 40, "the last token sampled is not run"
     cache.reset()
-    one = list(stream_tokens(tiny, prompt[:39], cache, greedy(tiny)))
+    one = list(stream(tiny, prompt[:39], cache))
     assert len(one) <= 2
     cache.reset()
     for length in (40, 41, 300):
-        with pytest.raises(vkprefill.RequestError, match="the context 40"):
-            list(stream_tokens(tiny, prompt[:length], cache, greedy(tiny)))
+        with pytest.raises(vkprefill.RequestError, match="the context holds 40"):
+            list(stream(tiny, prompt[:length], cache))
     assert len(cache) == 0
     cache.close()
-
-
-def greedy(model) -> SamplingConfig:
-    return GREEDY.resolve(model.metadata, False)
 
 
 def sampled(model, tokens, count=12, **settings) -> list[int]:
@@ -163,15 +164,12 @@ def test_interleaved_generations_keep_their_penalties(tiny, prompt):
 
 def test_characters_are_never_cut(tiny, prompt):
     """A random model makes arbitrary bytes: pieces are whole characters, the text is what all bytes decode to."""
-    cache = tiny.new_cache()
-    config = SamplingConfig(temperature=5.0, top_k=0, top_p=1.0, seed=3).resolve(tiny.metadata, False)
+    config = SamplingConfig(temperature=5.0, top_k=0, top_p=1.0, seed=3)
     for seed_tokens in (prompt[:5], prompt[5:9], prompt[9:30]):
-        cache.reset()
-        parts = list(stream_tokens(tiny, seed_tokens, cache, config, max_tokens=80))
+        parts = list(vkprefill.stream_generate(tiny, seed_tokens, sampling=config, max_tokens=80))
         result = collect(iter(parts))
         assert result.text == tiny.tokenizer.decode(result.token_ids, special=False)
         assert all(len(part.text.encode()) == len(part.text.encode(errors="replace")) for part in parts)
-    cache.close()
 
 
 @pytest.mark.parametrize("text", ("naïve – 漢字 🙂", "\x00", "\r\n\t ", "x" * 300))
