@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import tempfile
 import time
@@ -81,12 +82,19 @@ def _measure(model: Model) -> Speed:
 
 def _load(path: Path) -> dict[str, Speed]:
     try:
-        return {key: Speed(float(value["prefill"]), float(value["decode"])) for key, value in json.loads(path.read_text()).items()}
+        return {key: Speed(_speed(value["prefill"]), _speed(value["decode"])) for key, value in json.loads(path.read_text()).items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         log.warning("calibration: %s is not usable (%s); measuring again", path, error)
         return {}
+
+
+def _speed(value: object) -> float:
+    speed = float(value)
+    if not 0 < speed < math.inf:
+        raise ValueError(f"a speed of {speed}")
+    return speed
 
 
 def _store(path: Path, key: str, speed: Speed) -> None:

@@ -95,11 +95,11 @@ class CaptureRecorder:
                                f"{device.info.max_buffer_bytes / 2**20:,.0f} MiB; take fewer queries")
         device.require(layer_bytes * len(layers), what)
         self._model = model
-        self._tap = RowTap(device, config, model.pool, model.scratch, most, "capture")
-        self._rows = {
-            layer: device.buffer(f"L{layer:02d}.rows", (num_queries, heads, self.stride), memory="host", kind="capture") for layer in layers
-        }
         self._programs: dict[int, Program] = {}
+        self._rows: dict[int, Buffer] = {}
+        self._tap = RowTap(device, config, model.pool, model.scratch, most, "capture")
+        for layer in layers:
+            self._rows[layer] = device.buffer(f"L{layer:02d}.rows", (num_queries, heads, self.stride), memory="host", kind="capture")
 
     def fits(self, model, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> bool:
         return (model is self._model and layers == self.layers and num_queries <= self.num_queries and most <= self._tap.most
@@ -121,10 +121,15 @@ class CaptureRecorder:
         return self._rows[layer].view()[:num_queries, :, :num_keys].transpose(1, 0, 2).copy()
 
     def free(self) -> None:
+        """Dropping the capture does this too; freeing twice does nothing."""
         self._programs.clear()
         self._tap.free()
         for rows in self._rows.values():
             rows.free()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_tap"):  # not so when it was refused
+            self.free()
 
 
 def query_indices(queries: Sequence[int] | None, num_tokens: int) -> np.ndarray:
@@ -136,7 +141,10 @@ def query_indices(queries: Sequence[int] | None, num_tokens: int) -> np.ndarray:
         raise RequestError(f"queries: found {queries!r}, wanted at least one token index")
     if (bad := indices[(indices < -num_tokens) | (indices >= num_tokens)]).size:
         raise RequestError(f"queries: found {bad[0]}, wanted -{num_tokens} to {num_tokens - 1}, a token of this call")
-    return np.where(indices < 0, indices + num_tokens, indices).astype(np.int64)
+    indices = np.where(indices < 0, indices + num_tokens, indices).astype(np.int64)
+    if len(np.unique(indices)) < len(indices):
+        raise RequestError(f"queries: found token {np.bincount(indices).argmax()} more than once, wanted each once")
+    return indices
 
 
 def fill_capture(capture: AttentionCapture, recorder: CaptureRecorder, cache: Cache, query_slots: np.ndarray, config: ModelConfig) -> None:

@@ -62,6 +62,14 @@ class PromptCache:
         except OutOfMemoryError:
             pass
 
+    def drop_unnoted(self) -> None:
+        """Back to the end of `prompt` after tokens were run that were not noted; without a mark there, forget all."""
+        for mark in self._marks:
+            if mark.prompt == self.prompt and not mark.snapshot.stale:
+                self.cache.restore(mark.snapshot)
+                return
+        self.reset()
+
     def reset(self) -> None:
         self._drop_marks()
         self.cache.reset()

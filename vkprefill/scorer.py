@@ -44,6 +44,7 @@ class Scorer:
         self.draft = draft
         self._prompts = PromptCache(draft.new_cache())
         self._programs: _ScorePrograms | None = None
+        self._last_layer: int | None = None  # that the cached tokens went through; None: all
 
     def score(self, token_ids: Sequence[int], config: SpecPrefillConfig, *, mark_at: int | None = None,
               progress: PrefillProgress | None = None) -> Importance:
@@ -72,14 +73,17 @@ class Scorer:
     def _score_whole(self, token_ids: Sequence[int], config: SpecPrefillConfig, mark_at: int | None, progress: PrefillProgress | None
                      ) -> Importance:
         draft, prompts, num_tokens = self.draft, self._prompts, len(token_ids)
-        if num_tokens + config.lookahead > prompts.cache.max_context:
-            raise RequestError(f"draft context: {num_tokens} prompt and {config.lookahead} look-ahead tokens, the draft holds "
+        layers = checked_layers(None if config.score_layers == "all" else config.score_layers, draft.config)
+        lookahead, tail = lookahead_steps(config, draft), min(max(1, config.tail_queries), num_tokens)
+        if num_tokens + lookahead > prompts.cache.max_context:
+            raise RequestError(f"draft context: {num_tokens} prompt and {lookahead} look-ahead tokens, the draft holds "
                                f"{prompts.cache.max_context}; use windows (window) or load it with more")
-        layers, lookahead, tail = _plan(config, draft)
-        programs = self._programs_for(layers, lookahead, tail, config.pool_size, num_tokens)
+        programs = self._programs_for(layers, lookahead, max(1, config.tail_queries), config.pool_size, num_tokens)
+        if programs.last_layer != self._last_layer:  # the cache holds nothing of the layers after it
+            prompts.reset()
+            self._last_layer = programs.last_layer
         start = time.perf_counter()
-        cached = prompts.go_back(token_ids, exact_only=True)
-        tail = min(tail, num_tokens - cached)
+        cached = prompts.go_back(token_ids[: num_tokens - tail + 1], exact_only=True)
         programs.start(num_tokens)
 
         def best_token() -> int:
@@ -96,30 +100,28 @@ class Scorer:
             prompts.mark()
         scored = time.perf_counter()
         num_steps = tail
-        for _ in range(lookahead):
-            if token in draft.tokenizer.eog_token_ids:
-                break
-            draft.run_decode(token, prompts.cache, 1, program=programs.decode)
-            token = int(draft.candidates(1)[0][0])
-            num_steps += 1
-        values = programs.total() / np.float32(num_steps)
-        done = time.perf_counter()
-        if num_steps > tail:
-            self._forget_lookahead()
+        try:
+            for _ in range(lookahead):
+                if token in draft.tokenizer.eog_token_ids:
+                    break
+                draft.run_decode(token, prompts.cache, 1, program=programs.decode)
+                token = int(draft.candidates(1)[0][0])
+                num_steps += 1
+            values = programs.total() / np.float32(num_steps)
+        finally:
+            done = time.perf_counter()
+            if (len(prompts.cache) > num_tokens or prompts.cache.broken) and not draft.device.lost:
+                prompts.drop_unnoted()  # the cache must not stand for tokens the draft made up
         return Importance(values, num_steps, cached, (scored - start) * 1e3, (done - scored) * 1e3)
-
-    def _forget_lookahead(self) -> None:
-        """Back to the end of the prompt: the cache must not stand for tokens the draft made up."""
-        prompt = list(self._prompts.prompt)
-        self._prompts.go_back([*prompt, 0], exact_only=True)
 
     def _programs_for(self, layers: tuple[int, ...], lookahead: int, tail: int, pool_size: int, num_keys: int) -> _ScorePrograms:
         key = (layers, lookahead > 0, min(tail, self.draft.prefill_chunk), pool_size)
-        if self._programs is None or self._programs.key != key or self._programs.stride < num_keys:
+        stride = num_keys + lookahead  # look-ahead queries have scores for the tokens before them too, until their rows are cut
+        if self._programs is None or self._programs.key != key or self._programs.stride < stride:
             if self._programs is not None:
                 self._programs.free()
                 self._programs = None
-            self._programs = _ScorePrograms(self.draft, key, num_keys)
+            self._programs = _ScorePrograms(self.draft, key, stride)
         return self._programs
 
     def close(self) -> None:
@@ -129,12 +131,10 @@ class Scorer:
             self._programs = None
 
 
-def _plan(config: SpecPrefillConfig, draft: Model) -> tuple[tuple[int, ...], int, int]:
-    """(layers, look-ahead steps, tail queries): look-ahead needs all layers, so early layers alone are asked by tail queries."""
-    layers = checked_layers(None if config.score_layers == "all" else config.score_layers, draft.config)
-    early = layers[-1] != draft.config.attention_layers[-1]
-    lookahead = 0 if early or config.tail_queries else config.lookahead
-    return layers, lookahead, max(1, config.tail_queries)
+def lookahead_steps(config: SpecPrefillConfig, draft: Model) -> int:
+    """Look-ahead needs all layers: where tail queries are asked for, or early layers only, there is none."""
+    early = config.score_layers != "all" and draft.config.attention_layers[-1] not in config.score_layers
+    return 0 if early or config.tail_queries else config.lookahead
 
 
 class _ScorePrograms:
@@ -153,7 +153,7 @@ class _ScorePrograms:
         self._clear = device.program("clear importance")
         self._clear.fill(self._total)
         chunk = padded_chunk(draft.prefill_chunk)
-        last = None if lookahead else self._layers[-1]
+        self.last_layer = last = None if lookahead else self._layers[-1]
         self._plain = draft.record_trunk("draft", chunk, last_layer=last) if last is not None else draft.prefill_program
         self._scored = self._sum(draft.record_trunk("score", chunk, self._record, last_layer=last))
         self._decode = self._sum(draft.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None

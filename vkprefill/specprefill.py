@@ -21,7 +21,7 @@ from vkprefill.cache import Cache
 from vkprefill.calibration import speed_of
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.model import Model, PrefillProgress
-from vkprefill.scorer import Importance, Scorer
+from vkprefill.scorer import Importance, Scorer, lookahead_steps
 from vkprefill.selection import Selection, boost, line_ends, normalise, select
 from vkprefill.specprefill_config import SpecPrefillConfig
 
@@ -224,7 +224,7 @@ class SpecPrefill:
             expected = guards.estimate_kept(new, config, self._mean_share)
             target_speed = config.target_tokens_per_s or speed_of(self.target).prefill
             draft = speed_of(self.draft)
-            estimate = guards.break_even(new, expected, config.lookahead, config.draft_tokens_per_s or draft.prefill, draft.decode,
+            estimate = guards.break_even(new, expected, lookahead_steps(config, self.draft), config.draft_tokens_per_s or draft.prefill, draft.decode,
                                          target_speed, config.break_even_safety)
             report.dense_estimate_ms = new / target_speed * 1e3
             if not estimate.worth:
@@ -262,6 +262,8 @@ def ranges_to_tokens(ranges: Sequence[Sequence[int]], num_tokens: int, first: in
     Raises RequestError for pairs that are not rising whole numbers from 0 to num_tokens.
     """
     end = 0
+    if not isinstance(ranges, Sequence):
+        raise RequestError(f"kept_ranges: found {ranges!r}, wanted [start, end) pairs")
     for pair in ranges:
         whole = isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
         if not whole or not end <= pair[0] < pair[1] <= num_tokens:
