@@ -1,0 +1,158 @@
+"""attention_scores and attention_rows: softmax rows of chosen queries, on a cache that the test packs itself."""
+
+import numpy as np
+import pytest
+
+from tests.reference import attention as reference
+from tests.shaders.run_kernel import FOREIGN, PROFILES, UNTOUCHED, KernelRun, using_profile
+from tests.shaders.test_attention import pack_cache
+from vkprefill import kernels
+from vkprefill.cache import KVLayer
+from vkprefill.capture import NUM_KEYS, NUM_QUERIES
+from vkprefill.memory import PAGE
+
+LIMIT = 1e-5  # absolute; rows lie between 0 and 1
+
+
+def set_step(run: KernelRun, words: dict[int, int]) -> None:
+    """Words of the step buffer that KernelRun leaves open."""
+    buffer, before, *_ = run._buffers["step"]
+    for word, value in words.items():
+        buffer.view()[word] = before[word] = value
+
+
+def rows_of(
+    device,
+    tokens,
+    cache_len,
+    heads,
+    kv_heads,
+    dim,
+    kv_type,
+    chosen,
+    *,
+    num_keys=None,
+    stride=None,
+    num_rows=None,
+    most=None,
+    sharpness=1.0,
+):
+    """chosen: token of each query -> (rows [Q, H, S] of the kernels, of the reference), queries in the order given.
+
+    The rows lie in another order in the buffer, with one to spare; asserts that it and all beyond S stay untouched.
+    """
+    rng, slots = np.random.default_rng([tokens, cache_len, dim, len(chosen)]), cache_len + tokens
+    num_keys = num_keys or slots
+    stride, used = stride or slots, -(-slots // PAGE)
+    pages = rng.permutation(used + 1)[:used].astype(np.uint32)
+    q = (rng.standard_normal((tokens, heads, dim)) * sharpness).astype(np.float32)
+    k = rng.standard_normal((slots, kv_heads, dim)).astype(np.float16 if kv_type == "f16" else np.float32)
+    most = most or len(chosen)
+    at = rng.permutation(len(chosen) + 1)[: len(chosen)]
+    table = np.full((most, 2), FOREIGN, np.uint32)
+    table[: len(chosen)] = np.stack([chosen, at], axis=-1)
+
+    run = KernelRun(device, tokens, num_rows, cache_len=cache_len)
+    set_step(run, {NUM_QUERIES: len(chosen), NUM_KEYS: num_keys})
+    page_table = np.full(used + 2, FOREIGN, np.uint32)
+    page_table[:used] = pages
+    keys = run.input("keys", pack_cache(k, pages, used + 1, kv_type, True), by_row=False)
+    kernels.attention_rows(
+        run.program,
+        run.input("q", q.reshape(tokens, -1)),
+        run.input("chosen", table, by_row=False),
+        run.input("pages", page_table, by_row=False),
+        KVLayer(keys, keys),
+        run.scratch("part", device.profile.attention_splits, most, heads, 2),
+        run.output("rows", len(chosen) + 1, heads, stride, by_row=False),
+        heads=heads,
+        kv_heads=kv_heads,
+        scale=dim**-0.5,
+        kv_type=kv_type,
+    )
+    rows = run.finish()["rows"]
+    words = rows.view(np.uint32)
+    (spare,) = set(range(len(chosen) + 1)) - set(at.tolist())
+    assert (words[spare] == UNTOUCHED).all(), "a row that no query was given"
+    assert (words[:, :, max(num_keys, slots) :] == UNTOUCHED).all(), "beyond the keys"
+    positions = np.arange(slots)
+    _, expected = reference.attend(
+        q[chosen].astype(float), k.astype(float), np.zeros_like(k, float), cache_len + np.array(chosen), positions
+    )
+    expected = np.pad(expected.transpose(1, 0, 2), ((0, 0), (0, 0), (0, max(0, num_keys - slots))))
+    return rows[at][:, :, :num_keys], expected[:, :, :num_keys]
+
+
+def check_rows(got: np.ndarray, expected: np.ndarray, cache_len: int, chosen: list[int]) -> None:
+    assert got.shape == expected.shape and np.isfinite(got).all()
+    assert np.abs(got - expected).max() <= LIMIT
+    assert np.abs(got.sum(-1, dtype=np.float64) - 1).max() <= LIMIT
+    for row, token in zip(got, chosen, strict=True):
+        assert not row[:, cache_len + token + 1 :].any(), f"keys after the query at token {token}"
+
+
+CASES = [  # T, cache_len, H, G, Dh, queries
+    (1, 0, 4, 2, 64, [0]),
+    (2, 0, 2, 2, 32, [1, 0]),
+    (63, 0, 4, 1, 36, [62]),
+    (64, 255, 2, 1, 80, [0, 63, 1]),
+    (65, 191, 4, 2, 32, [64, 63, 0]),
+    (127, 130, 1, 1, 256, [126, 5, 77]),
+    (40, 700, 6, 2, 20, list(range(39, -1, -1))),
+    (5, 1020, 16, 4, 64, [4, 3]),
+    (3, 509, 2, 1, 132, [2, 0, 1]),
+    (4, 100, 2, 1, 512, [3]),
+]
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize(("tokens", "cache_len", "heads", "kv_heads", "dim", "chosen"), CASES)
+def test_sizes(device, tokens, cache_len, heads, kv_heads, dim, kv_type, chosen):
+    stride = tokens + cache_len + 37
+    got, expected = rows_of(
+        device,
+        tokens,
+        cache_len,
+        heads,
+        kv_heads,
+        dim,
+        kv_type,
+        chosen,
+        stride=stride,
+        num_rows=tokens + 5,
+        most=len(chosen) + 3,
+    )
+    check_rows(got, expected, cache_len, chosen)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("cache_len", [0, 1, 6, 255, 300, 2000])
+def test_splits_of_every_profile(device, profile, cache_len):
+    """From splits that are empty to splits of many keys."""
+    chosen = [2, 0]
+    with using_profile(device, profile):
+        got, expected = rows_of(device, 3, cache_len, 4, 2, 64, "f16", chosen, stride=cache_len + 64)
+    check_rows(got, expected, cache_len, chosen)
+
+
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+@pytest.mark.parametrize("sharpness", [0.0, 30.0])
+def test_flat_and_sharp_softmax(device, profile, sharpness):
+    """All keys alike; and one key that takes nearly all, with scores up to about 100."""
+    with using_profile(device, profile):
+        got, expected = rows_of(device, 3, 400, 2, 1, 64, "f32", [2, 1], sharpness=sharpness)
+    check_rows(got, expected, 400, [2, 1])
+
+
+def test_rows_longer_than_the_keys_so_far(device):
+    """An early chunk of a prompt: the row is zero up to the end of the prompt."""
+    got, expected = rows_of(device, 8, 16, 2, 1, 32, "f32", [7, 3], num_keys=90, stride=96)
+    check_rows(got, expected, 16, [7, 3])
+    assert got.shape[-1] == 90
+
+
+def test_rows_shorter_than_the_keys(device):
+    """A look-ahead token: only the prompt's keys are normalised and read, the row has room for the others."""
+    got, expected = rows_of(device, 1, 70, 4, 2, 32, "f32", [0], num_keys=66, stride=80)
+    assert np.abs(got - expected).max() <= LIMIT
+    assert (got.sum(-1) < 1).all()
