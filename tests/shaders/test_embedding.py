@@ -10,9 +10,9 @@ from vkprefill import kernels
 def embed(device, ids, data, weight_type, *, num_rows=None, part_rows=None):
     run = KernelRun(device, len(ids), num_rows)
     matrix = run.matrix("w", data, weight_type, part_rows=part_rows)
-    kernels.embedding(
-        run.program, run.input("token_ids", np.asarray(ids, np.uint32)), matrix, run.output("x", matrix.columns)
-    )
+    earlier = np.zeros(run.num_rows - len(ids))  # ids of a longer call, left in the buffer
+    token_ids = run.input("token_ids", np.concatenate([ids, earlier]).astype(np.uint32), by_row=False)
+    kernels.embedding(run.program, token_ids, matrix, run.output("x", matrix.columns))
     return run.finish()["x"]
 
 
