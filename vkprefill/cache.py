@@ -7,6 +7,7 @@ keys and values are only appended, so going back is a matter of the length, but 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +39,7 @@ class CachePool:
 
     def __init__(self, device: Device, config: ModelConfig, max_context: int, kv_type: str) -> None:
         self.device = device
+        self.config = config
         self.kv_type = kv_type
         pages = num_pages(max_context)
         self.num_slots = pages * PAGE
@@ -103,6 +105,19 @@ class CachePool:
 
     def load_state(self, saved: Buffer) -> None:
         self._copy(saved, self.state)
+
+    def copy_rows(self, source: list[int], target: list[int], rows: np.ndarray) -> None:
+        """Keys and values of some slots of the source pages -> the first slots of the target pages, in order. Through the host: slow."""
+        heads, word = self.config.num_key_value_heads, 2 if self.kv_type == "f16" else 4  # 32-bit words of four values
+        quads, words = self.config.head_dim // 4, kv_words(self.config, self.kv_type)
+        for layer in self.kv.values():
+            for buffer, outer, inner in ((layer.keys, heads * quads, word), (layer.values, heads, quads * word)):  # as in kv_store.comp
+                parts = [buffer.part(buffer.label, page * words, (words,)) for page in (*source, *target)]
+                old = np.stack([self.device.download(part) for part in parts[: len(source)]]).reshape(-1, outer, PAGE, inner)
+                new = np.zeros((len(target) * PAGE, outer, inner), np.uint32)
+                new[: len(rows)] = old.swapaxes(1, 2).reshape(-1, outer, inner)[rows]
+                for part, page in zip(parts[len(source) :], new.reshape(-1, PAGE, outer, inner).swapaxes(1, 2)):
+                    self.device.upload(part, [page])
 
     def clear_state(self) -> None:
         program = self.device.program("state")
@@ -198,6 +213,29 @@ class Cache:
         if self.closed or snapshot not in self._snapshots or snapshot.stale:
             raise RequestError("snapshot: not one of this cache, freed, or void since the cache went back further")
         self._go_back(snapshot.length, snapshot.next_position, snapshot.state)
+
+    def copy_rows(self, rows: Sequence[int]) -> Cache:
+        """A new cache with all of this one's state and next position, but only some of its keys and values. For experiments: slow.
+
+        rows: rising indices into token_ids, at least one. What is cut away is gone for attention only: recurrent state has seen it.
+        """
+        self._check_usable()
+        chosen = np.asarray(rows)
+        whole = chosen.ndim == 1 and chosen.size and chosen.dtype.kind in "iu"
+        if not whole or chosen[0] < 0 or chosen[-1] >= len(self) or (np.diff(chosen) <= 0).any():
+            raise RequestError(f"rows: wanted rising indices from 0 to {len(self) - 1}, at least one")
+        copy = Cache(self.pool, self.max_context)
+        try:
+            self.pool.activate(self)
+            copy._home = self.pool.save_state("state of a cache")
+            copy.reserve(len(chosen))
+            self.pool.copy_rows(self.pages, copy.pages, chosen)
+        except BaseException:
+            copy.close()
+            raise
+        copy.append([self.token_ids[r] for r in chosen], [self.positions[r] for r in chosen])
+        copy.next_position = self.next_position
+        return copy
 
     def begin(self) -> None:
         """Remember this point, which only `undo` can go back to, and only until another cache begins. Takes no memory."""
