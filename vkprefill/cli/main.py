@@ -7,11 +7,11 @@ import os
 import sys
 from importlib.metadata import version
 
-from vkprefill.cli import chat, devices, generate, inspect
+from vkprefill.cli import chat, devices, eval, generate, inspect
 from vkprefill.cli.common import notice
 from vkprefill.errors import VkPrefillError
 
-SUBCOMMANDS = (generate, chat, inspect, devices)
+SUBCOMMANDS = (generate, chat, eval, inspect, devices)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,128 @@
+"""Ways to answer a prompt, and which of its tokens each of them runs.
+
+The controls keep exactly as many tokens as the draft's choice, its forced tokens among them: what is compared is where the rest lies.
+"""
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from vkprefill.errors import RequestError
+from vkprefill.gguf_file import printable
+from vkprefill.selection import FIRST_KEPT, Selection, boost, line_ends, normalise, select
+from vkprefill.setting_types import read
+from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.tokenizer import Tokenizer
+
+DENSE, DRAFT, RANDOM, ENDS, DENSE_STATE = "dense", "draft", "random", "ends", "dense-state"
+METHODS = {
+    DENSE: "the whole prompt",
+    DRAFT: "speculative prefill: the tokens that the draft chooses",
+    RANDOM: "control: as many tokens, in random chunks",
+    ENDS: "control: as many tokens, in the first and last chunks",
+    DENSE_STATE: "control: dense prefill, then attention sees the draft's choice only (recurrent layers have seen all)",
+}
+SCORING = ("lookahead", "pool_size", "score_layers", "tail_queries", "window", "draft_context")  # settings that importance depends on
+BUDGET = ("select_mode", "keep_ratio", "cumulative_mass")  # set by the grid
+FORCE_QUESTION = "force_question"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Settings to compare. label: empty for those of the command line, else what differs from them.
+
+    force_question: the chunks that hold the question are kept in any case, and count.
+    """
+
+    label: str
+    config: SpecPrefillConfig
+    force_question: bool = True
+
+    @property
+    def scoring(self) -> tuple[object, ...]:
+        """Equal for variants that share the draft's scores."""
+        return tuple(getattr(self.config, name) for name in SCORING)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is kept: mode "chunk", that share of the chunks, or mode "mass", chunks with that share of the importance."""
+
+    mode: str
+    share: float
+
+    @property
+    def label(self) -> str:
+        return f"{'mass ' if self.mode == 'mass' else ''}{self.share * 100:g} %"
+
+    def apply(self, config: SpecPrefillConfig) -> SpecPrefillConfig:
+        name = "keep_ratio" if self.mode == "chunk" else "cumulative_mass"
+        return replace(config, select_mode=self.mode, **{name: self.share})
+
+
+def read_variant(text: str, base: Variant) -> Variant:
+    """"window=512" or "lookahead=3,pool_size=1": settings that differ from the base's. RequestError for a bad name or value."""
+    kinds = {setting.name: setting.metadata["kind"] for setting in fields(SpecPrefillConfig) if setting.name not in BUDGET}
+    changes, force = {}, base.force_question
+    parts: list[str] = []
+    for part in text.split(","):  # a part without "=" belongs to the list before it
+        if "=" in part or not parts:
+            parts.append(part)
+        else:
+            parts[-1] += f",{part}"
+    for part in parts:
+        name, _, value = part.strip().partition("=")
+        if name == FORCE_QUESTION and value in ("yes", "no"):
+            force = value == "yes"
+        elif name in kinds:
+            changes[name] = read(name, kinds[name], value)
+        else:
+            raise RequestError(f"--variant: found {printable(part)}, wanted NAME=VALUE[,...] with {FORCE_QUESTION}=yes or no, or a setting "
+                               f"of speculative prefill other than {', '.join(BUDGET)}")
+    return Variant(text, replace(base.config, **changes), force)
+
+
+def choose(importance: np.ndarray, token_ids: Sequence[int], variant: Variant, budget: Budget, question_at: int, tokenizer: Tokenizer
+           ) -> Selection:
+    """The choice that SpecPrefill makes, with the question's chunks among the forced ones where the variant says so.
+
+    In mode "chunk" those count in the budget: the other chunks are so many fewer.
+    """
+    config, num_tokens = budget.apply(variant.config), len(token_ids)
+    if variant.force_question:
+        question_chunk = question_at // config.chunk_size * config.chunk_size
+        config = replace(config, tail=max(config.tail, num_tokens - question_chunk))
+        if budget.mode == "chunk" and budget.share < 1:
+            most = math.ceil(budget.share * math.ceil(num_tokens / config.chunk_size) - 1e-9) * config.chunk_size + FIRST_KEPT
+            config = replace(config, max_keep=min(config.max_keep or most, most))
+    values = boost(normalise(importance, config.normalize), config)
+    ends = line_ends(tokenizer.token_bytes(t) for t in token_ids) if config.chunk_align == "lines" else None
+    return select(values, config, line_ends=ends)
+
+
+def random_chunks(selection: Selection, rng: random.Random) -> np.ndarray:
+    """As many tokens as a selection keeps: the forced ones, and chunks in random order."""
+    order = list(range(len(selection.chunk_scores)))
+    rng.shuffle(order)
+    return _fill(selection, order)
+
+
+def end_chunks(selection: Selection) -> np.ndarray:
+    """As many tokens as a selection keeps: the forced ones, and in turn the first chunk, the last, the second, the last but one..."""
+    count = len(selection.chunk_scores)
+    return _fill(selection, [i // 2 if i % 2 == 0 else count - 1 - i // 2 for i in range(count)])
+
+
+def _fill(selection: Selection, order: list[int]) -> np.ndarray:
+    """Positions int32 [K], rising: the forced tokens and chunks in this order; of the last only as many tokens as are missing."""
+    keep = np.zeros(selection.chunk_bounds[-1], bool)
+    keep[selection.forced] = True
+    for chunk in order:
+        missing = len(selection.kept) - int(keep.sum())
+        tokens = np.arange(*selection.chunk_bounds[chunk : chunk + 2])
+        keep[tokens[~keep[tokens]][:missing]] = True
+    return np.flatnonzero(keep).astype(np.int32)

@@ -1,0 +1,131 @@
+"""Outcomes -> cells -> a table, or JSON."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from rich.table import Table
+
+from vkprefill.evaluation.methods import DENSE, DENSE_STATE
+from vkprefill.evaluation.runs import Outcome
+
+Z_95 = 1.96
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The tasks of one length by one method.
+
+    right: exact matches of n; right_low, right_high: the 95 % interval of their share (Wilson); right_by_kind: kind -> [right, n];
+    same_first: share of first tokens equal to the dense run's, kl_mean in nats, None without a dense run; kept_share: mean; times: medians in
+    milliseconds.
+    """
+
+    length: int | None
+    budget: str
+    method: str
+    variant: str
+    n: int
+    right: int
+    right_share: float
+    right_low: float
+    right_high: float
+    right_by_kind: dict[str, list[int]]
+    same_first: float | None
+    kl_mean: float | None
+    kept_share: float
+    prompt_n: float
+    ttft_ms: float
+    score_ms: float
+    lookahead_ms: float
+    select_ms: float
+    prefill_ms: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.variant}".strip()
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """The 95 % score interval of a binomial share."""
+    share, spread = right / n, Z_95**2 / n
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z_95 * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def cells(outcomes: Sequence[Outcome]) -> list[Cell]:
+    """In the order in which they first came, but all of a length and budget together."""
+    groups: dict[tuple, list[Outcome]] = {}
+    for one in outcomes:
+        groups.setdefault((one.length, one.budget, one.method, one.variant), []).append(one)
+    lengths, budgets = ([*dict.fromkeys(key[i] for key in groups)] for i in (0, 1))
+    ordered = sorted(groups, key=lambda key: (lengths.index(key[0]), budgets.index(key[1])))
+    return [_cell(*key, groups[key]) for key in ordered]
+
+
+def _cell(length: int | None, budget: str, method: str, variant: str, group: list[Outcome]) -> Cell:
+    right, n = sum(one.right for one in group), len(group)
+    by_kind: dict[str, list[int]] = {}
+    for one in group:
+        counts = by_kind.setdefault(one.kind, [0, 0])
+        counts[0] += one.right
+        counts[1] += 1
+    compared = [one for one in group if one.kl is not None]
+
+    def median(name: str) -> float:
+        return float(np.median([getattr(one, name) for one in group]))
+
+    return Cell(
+        length, budget, method, variant, n, right, right / n, *wilson(right, n), by_kind,
+        float(np.mean([one.same_first for one in compared])) if compared else None,
+        float(np.mean([one.kl for one in compared])) if compared else None,
+        float(np.mean([one.kept_n / one.prompt_n for one in group])), float(np.mean([one.prompt_n for one in group])),
+        *map(median, ("ttft_ms", "score_ms", "lookahead_ms", "select_ms", "prefill_ms")),
+    )
+
+
+COLUMNS = ("length", "budget", "method", "right", "95 %", "by kind", "same first", "KL", "kept", "TTFT ms", "score+look+select+prefill ms")
+LEGEND = ("right: answers that match, of n, with the 95 % interval of the share. same first: first token as in the dense run. KL: of the first "
+          "token's distribution from the dense run's, nats. kept: share of the prompt that the model ran (dense-state: that attention sees). "
+          "Times: medians; TTFT is to the logits of the first token.")
+
+
+def rows(found: Sequence[Cell]) -> list[tuple[str, ...]]:
+    """The cells' texts, one row each, in the order of COLUMNS."""
+    return [_row(cell) for cell in found]
+
+
+def _row(c: Cell) -> tuple[str, ...]:
+    split = " + ".join(f"{ms:.0f}" for ms in (c.score_ms, c.lookahead_ms, c.select_ms, c.prefill_ms))
+    timed = c.method != DENSE_STATE  # it is a dense prefill and a slow copy
+    return ("file" if c.length is None else str(c.length), c.budget or "all", c.name, f"{c.right}/{c.n}",
+            f"{c.right_low * 100:.0f}-{c.right_high * 100:.0f}", ", ".join(f"{kind} {a}/{n}" for kind, (a, n) in c.right_by_kind.items()),
+            "-" if c.same_first is None else f"{c.same_first * 100:.0f} %", "-" if c.kl_mean is None else f"{c.kl_mean:.3g}",
+            f"{c.kept_share * 100:.1f} %", f"{c.ttft_ms:.0f}" if timed else "-", split if timed and c.method != DENSE else "-")
+
+
+def table(found: Sequence[Cell]) -> Table:
+    """For the terminal."""
+    made, last = Table(caption=LEGEND, caption_justify="left"), None
+    for name in COLUMNS:
+        made.add_column(name, justify="left" if name in ("method", "by kind") else "right", overflow="fold")
+    for cell, row in zip(found, rows(found)):
+        if last is not None and cell.length != last:
+            made.add_section()
+        last = cell.length
+        made.add_row(*row)
+    return made
+
+
+def markdown(found: Sequence[Cell]) -> str:
+    """The same table for a file."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows(found)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{LEGEND}\n"
+
+
+def as_json(outcomes: Sequence[Outcome], about: dict[str, object]) -> dict[str, object]:
+    """about: what was run and where; then the cells and every outcome."""
+    return {**about, "cells": [asdict(cell) for cell in cells(outcomes)], "outcomes": [{**asdict(o), "ttft_ms": o.ttft_ms} for o in outcomes]}
