@@ -1,0 +1,44 @@
+"""Attention rows as a picture, through matplotlib (extra vkprefill[plots])."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+import numpy as np
+
+from vkprefill.capture import AttentionCapture
+
+LEAST_WEIGHT = 1e-4  # the colours' lower end; their scale is logarithmic, for most weights are tiny
+WIDTH_INCHES, LAYER_INCHES = 11.0, 2.2
+MOST_INCHES = 200.0  # of height; beyond 65,535 pixels a PNG cannot be written
+
+
+def plot_attention(capture: AttentionCapture, file: BinaryIO) -> None:
+    """A PNG with one panel a layer: heads by keys for a single query, else queries by keys (mean over the heads)."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    layers = list(capture.pattern)
+    height = min(1.0 + LAYER_INCHES * len(layers), MOST_INCHES)
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    panels = figure.subplots(len(layers), 1, squeeze=False, sharex=True)[:, 0]
+    single = len(capture.query_positions) == 1
+    for layer, axes in zip(layers, panels, strict=True):
+        rows = capture.pattern[layer]
+        weights = rows[:, 0] if single else rows.mean(axis=0)
+        picture = axes.imshow(
+            np.maximum(weights, LEAST_WEIGHT),
+            norm=LogNorm(LEAST_WEIGHT, 1),
+            cmap="magma",
+            aspect="auto",
+            interpolation="nearest",
+        )
+        axes.set_title(f"layer {layer}", loc="left", fontsize=10)
+        axes.set_ylabel("head" if single else "query")
+        axes.yaxis.get_major_locator().set_params(integer=True)
+    panels[-1].set_xlabel("key position")
+    what = f"query at position {capture.query_positions[0]}" if single else "mean over the heads"
+    figure.colorbar(
+        picture, ax=list(panels), label=f"attention weight ({what})", shrink=min(1.0, 4 / height), anchor=(0, 1)
+    )
+    figure.savefig(file, format="png", dpi=120)

@@ -1,0 +1,96 @@
+"""vkprefill capture: attention rows of a prompt, as a numpy file."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+
+import numpy as np
+
+from vkprefill.capture import AttentionCapture
+from vkprefill.cli.attention_plot import plot_attention
+from vkprefill.cli.common import add_model_options, notice, open_model, prefill_bar
+from vkprefill.cli.output_file import OutputFile
+from vkprefill.cli.prompt_options import add_prompt_options, prompt_text, prompt_tokens
+from vkprefill.errors import RequestError
+from vkprefill.evaluation.plot import require_matplotlib
+from vkprefill.tokenizer import Tokenizer
+
+DESCRIPTION = (
+    "Write softmax attention rows of a prompt to an .npz file: pattern_<layer> float32 [heads, queries, keys] for each "
+    "layer, query_positions, key_positions, token_ids, tokens (their text). A summary goes to stderr."
+)
+
+
+def register(subcommands: argparse._SubParsersAction) -> None:
+    parser = subcommands.add_parser(
+        "capture", help="write attention rows of a prompt to a file", description=DESCRIPTION
+    )
+    add_prompt_options(parser)
+    parser.add_argument("-o", "--output", metavar="FILE.npz", required=True, help="the file to write")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the rows too (needs the extra vkprefill[plots])")
+    parser.add_argument(
+        "--layers", metavar="N,N", help="full-attention layers, by index in the model, such as 3,7 (default: all)"
+    )
+    parser.add_argument(
+        "--queries",
+        metavar="N,N",
+        default="-1",
+        help="tokens of the prompt whose rows are written, negative from its end; all: every token "
+        "(default: -1, the last; write --queries=-2,-1 where the first of several is negative)",
+    )
+    add_model_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    text = prompt_text(args)
+    layers = whole_numbers("--layers", args.layers) if args.layers is not None else None
+    queries = None if args.queries == "all" else whole_numbers("--queries", args.queries, " or all")
+    if args.plot is not None:
+        require_matplotlib()
+    with ExitStack() as stack:
+        output = stack.enter_context(OutputFile(args.output))
+        plot = stack.enter_context(OutputFile(args.plot)) if args.plot is not None else None
+        model = stack.enter_context(open_model(args))
+        capture = AttentionCapture(layers, queries)
+        with prefill_bar() as progress:
+            model.prefill(prompt_tokens(args, model, text), capture=capture, progress=progress)
+        arrays = capture_arrays(capture, model.tokenizer)
+        output.write(lambda file: np.savez(file, **arrays))
+        notice(f"{args.output}: {describe(capture)}")
+        if plot is not None:
+            plot.write(lambda file: plot_attention(capture, file))
+            notice(f"{args.plot}: written")
+    return 0
+
+
+def whole_numbers(option: str, text: str, alternative: str = "") -> list[int]:
+    """ "0,5,-1" -> [0, 5, -1]. Raises RequestError for other text."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise RequestError(
+            f"{option}: found {text!r}, wanted whole numbers with commas between them{alternative}"
+        ) from None
+
+
+def capture_arrays(capture: AttentionCapture, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """The arrays of the file. `tokens` is for reading: bytes that are no whole character are U+FFFD in it."""
+    return {
+        **{f"pattern_{layer}": rows for layer, rows in capture.pattern.items()},
+        "query_positions": capture.query_positions,
+        "key_positions": capture.key_positions,
+        "token_ids": capture.token_ids,
+        "tokens": np.array([tokenizer.token_text(token_id) for token_id in capture.token_ids.tolist()]),
+    }
+
+
+def describe(capture: AttentionCapture) -> str:
+    """What was captured, as one line."""
+    heads, queries, keys = next(iter(capture.pattern.values())).shape
+    num_bytes = sum(rows.nbytes for rows in capture.pattern.values())
+    return (
+        f"layers {', '.join(map(str, capture.pattern))}; {heads} heads, {queries} queries, {keys} keys each; "
+        f"{num_bytes / 2**20:,.2f} MiB of rows"
+    )
