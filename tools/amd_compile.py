@@ -108,13 +108,14 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
     file = SimpleNamespace(label=shape, path=shape, metadata={}, info=lambda name: SimpleNamespace(type=weight_type))
     replaced = {
+        "open_gguf": lambda path: file,
         "ModelConfig": SimpleNamespace(from_gguf=lambda file: make_config(shape)),
         "check_tensors": lambda file, config: None,
         "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=())),
     }
     opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen))
     with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened:
-        model = model_module.Model(file, None, CONTEXT, kv_type, None, None)
+        model = model_module.load(shape, max_context=CONTEXT, kv_type=kv_type)
     cache = model.new_cache()
     model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
     cache.snapshot().free()
