@@ -75,10 +75,10 @@ def read_variant(text: str, base: Variant) -> Variant:
         else:
             parts[-1] += f",{part}"
     for part in parts:
-        name, _, value = part.strip().partition("=")
+        name, equals, value = part.strip().partition("=")
         if name == FORCE_QUESTION and value in ("yes", "no"):
             force = value == "yes"
-        elif name in kinds:
+        elif name in kinds and equals:
             changes[name] = read(name, kinds[name], value)
         else:
             raise RequestError(f"--variant: found {printable(part)}, wanted NAME=VALUE[,...] with {FORCE_QUESTION}=yes or no, or a setting "

@@ -1,0 +1,124 @@
+"""vkprefill eval as typed: JSON, table, files, mistakes in options and files."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from vkprefill.cli.main import main
+from vkprefill.errors import DeviceError
+from vkprefill.vulkan_probe import choose
+
+
+def vkprefill(*args: object, code: int = 0) -> subprocess.CompletedProcess:
+    done = subprocess.run([sys.executable, "-m", "vkprefill", "eval", *map(str, args)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module", autouse=True)
+def some_device():
+    try:
+        choose(None)
+    except DeviceError as error:
+        pytest.skip(f"no Vulkan device: {error}")
+
+
+def test_json_and_report(tmp_path):
+    report = tmp_path / "report.md"
+    done = vkprefill("--lengths", "200", "--tasks", 1, "--keep", "0.3", "--variant", "window=100", "--json", "-", "--report", report)
+    found = json.loads(done.stdout)
+    assert {"command", "date", "device", "driver", "model", "draft", "seed", "settings", "interrupted", "cells", "outcomes"} <= set(found)
+    assert found["command"].startswith("vkprefill eval --lengths 200") and not found["interrupted"]
+    methods = [(c["method"], c["variant"]) for c in found["cells"]]
+    assert methods == [("dense", ""), ("draft", ""), ("random", ""), ("ends", ""), ("dense-state", ""), ("draft", "window=100")]
+    dense = found["cells"][0]
+    assert (dense["length"], dense["n"], dense["right"], dense["same_first"], dense["kl_mean"]) == (200, 1, 1, 1.0, 0.0)
+    assert {"right_low", "right_high", "right_by_kind", "kept_share", "ttft_ms", "score_ms", "lookahead_ms", "select_ms", "prefill_ms"} <= set(dense)
+    assert found["outcomes"][1]["ttft_ms"] > found["outcomes"][1]["score_ms"] > 0
+    assert "dense-state" in done.stderr, "the table makes way"
+    assert "| 200 | 30 % | draft |" in report.read_text() and found["device"] in report.read_text()
+
+
+def test_file_of_tasks(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"prompt": "Robert keeps a pet pigeon.\nWhich pet does Robert keep?", "answer": ["a pigeon", "pigeon"]}))
+    done = vkprefill("-f", path, "--methods", "dense")
+    assert "file" in done.stdout and "1/1" in done.stdout and "1 tasks" in done.stderr
+
+    path.write_text(path.read_text() + '\n{"prompt": "x"}\n')
+    done = vkprefill("-f", path, code=1)
+    assert f"Error: {path} line 2: \"answer\": found None" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_missing_plots_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["eval", "--plot", str(tmp_path / "p.png")]) == 1
+    assert capsys.readouterr().err == "Error: --plot: matplotlib is not installed; run: pip install 'vkprefill[plots]'\n"
+
+
+def test_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "p.png"
+    vkprefill("--lengths", "128", "--tasks", 1, "--methods", "dense", "--plot", path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_interrupted_run_reports_what_is_done(capsys, monkeypatch):
+    from vkprefill.evaluation import runs
+
+    run_task, asked = runs.Evaluation._run_task, []
+
+    def stop_at_second(self, task, cache, step):
+        asked.append(task)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return run_task(self, task, cache, step)
+
+    monkeypatch.setattr(runs.Evaluation, "_run_task", stop_at_second)
+    assert main(["eval", "--lengths", "128", "--tasks", "3", "--methods", "dense", "--json", "-"]) == 130
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["interrupted"] and [o["task"] for o in found["outcomes"]] == ["single-128-0"]
+    assert "interrupted: 1 runs of 3 are done" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--kinds", "singel"], "--kinds: found singel, wanted some of single, several, distractors, code"),
+        (["--methods", "dense,best"], "--methods: found best, wanted some of dense, draft, random, ends, dense-state"),
+        (["--tasks", "0"], "--tasks: found 0, wanted at least 1"),
+        (["--keep", "20"], "--keep: found 20, wanted a share above 0, at most 1"),
+        (["--mass", "0"], "--mass: found 0, wanted a share above 0, at most 1"),
+        (["--variant", "windw=3"], "--variant: found windw=3, wanted NAME=VALUE"),
+        (["--specprefill-keep-ratio", "0.2"], "--specprefill-keep-ratio: eval sets it by --keep and --mass"),
+        (["-f", "x.jsonl", "--lengths", "512"], "-f: --lengths, --kinds and --instruction are for made tasks"),
+        (["--json", "/no/such/folder/x.json"], "/no/such/folder/x.json: its folder does not exist"),
+    ],
+)
+def test_bad_options(capsys, args, message):
+    assert main(["eval", *args]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"Error: {message}") and err.count("\n") == 1
+
+
+def test_bad_number(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["eval", "--lengths", "long"])
+    assert stopped.value.code == 2 and "invalid list of int value: 'long'" in capsys.readouterr().err
+
+
+def test_help_names_all(capsys):
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("dense-state", "distractors", "--force-question", "--specprefill-lookahead", "-md"))
+
+
+def test_lengths_that_cannot_be_made():
+    done = vkprefill("--lengths", "10", "--methods", "dense", code=1)
+    assert "Error: length: 10 tokens, the facts and the question" in done.stderr
+    done = vkprefill("--lengths", "512", "--tasks", 1, "-c", 256, "--methods", "dense", code=1)
+    assert "Error: context: a task has" in done.stderr

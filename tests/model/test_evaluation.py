@@ -1,0 +1,141 @@
+"""The built-in pair by every method, and caches cut to some of their rows."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import vkprefill
+from vkprefill import AttentionCapture, SpecPrefillConfig
+from vkprefill.evaluation.methods import DENSE, DENSE_STATE, DRAFT, ENDS, METHODS, RANDOM, Budget, Variant, choose
+from vkprefill.evaluation.report import cells
+from vkprefill.evaluation.runs import Evaluation, Outcome
+from vkprefill.evaluation.tasks import Task, make_tasks
+from vkprefill.generate import encode_prompt
+from vkprefill.model import Model
+
+from .conftest import BUILT_IN
+
+LENGTH, NUM_TASKS = 600, 4
+BASE = Variant("", SpecPrefillConfig())
+FREE = Variant("force_question=no", SpecPrefillConfig(), force_question=False)
+
+
+@pytest.fixture(scope="module")
+def draft(built_in) -> Model:
+    with vkprefill.load(BUILT_IN.with_name("draft.gguf"), built_in.device, 2048) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def tasks(built_in) -> list[Task]:
+    return make_tasks(lambda prompt: encode_prompt(built_in, prompt)[0], LENGTH, ("single", "distractors"), NUM_TASKS, seed=0)
+
+
+def outcomes(model: Model, draft: Model | None, tasks: list[Task], methods: list[str], budgets: list[Budget], variants=(BASE,)) -> list[Outcome]:
+    """All of a run; what it took is given back."""
+    before, free = Counter(model.device.allocated), len(model.pool.free_pages)
+    evaluation = Evaluation(model, draft, methods, budgets, variants, max_tokens=12)
+    found = list(evaluation.run(tasks))
+    assert len(found) == evaluation.runs_per_task * len(tasks)
+    evaluation.close()
+    assert +Counter(model.device.allocated) == +before and len(model.pool.free_pages) == free
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(built_in, draft, tasks) -> list[Outcome]:
+    return outcomes(built_in, draft, tasks, [*METHODS], [Budget("chunk", 0.2)], (BASE, FREE))
+
+
+def test_the_draft_keeps_answers_that_controls_lose(run):
+    right = {cell.name: cell.right for cell in cells(run)}
+    assert right[DENSE] == right[DRAFT] == right[DENSE_STATE] == NUM_TASKS
+    assert max(right[RANDOM], right[ENDS]) < NUM_TASKS
+    kl = {cell.name: cell.kl_mean for cell in cells(run)}
+    assert kl[DENSE] == 0 and kl[DRAFT] < 0.1 < min(kl[RANDOM], kl[ENDS])
+
+
+def test_outcomes(run, tasks):
+    for one in run:
+        assert one.same_first or one.method != DENSE
+        assert (one.score_ms > 0) == (one.method == DRAFT) and one.prefill_ms > 0
+    by_method = {m: [o for o in run if o.method == m and not o.variant] for m in METHODS}
+    for method in (RANDOM, ENDS, DENSE_STATE):
+        assert [o.kept_n for o in by_method[method]] == [o.kept_n for o in by_method[DRAFT]]
+    assert [o.kept_n for o in by_method[DENSE]] == [len(task.token_ids) for task in tasks]
+
+
+def test_the_same_again(run, built_in, draft, tasks):
+    again = outcomes(built_in, draft, tasks[:1], [RANDOM, DRAFT], [Budget("chunk", 0.2)])
+    first = {o.method: o for o in run if o.task == tasks[0].id and not o.variant}
+    assert [(o.answer, o.kept_n) for o in again] == [(first[o.method].answer, first[o.method].kept_n) for o in again]
+
+
+def test_all_kept_is_dense(built_in, draft, tasks):
+    found = outcomes(built_in, draft, tasks[:1], [DENSE, DRAFT, RANDOM, DENSE_STATE], [Budget("chunk", 1.0)])
+    assert {o.kl for o in found} == {0.0} and len({o.answer for o in found}) == 1
+
+
+def test_without_draft(built_in, tasks):
+    (found,) = outcomes(built_in, None, tasks[:1], [DENSE], [Budget("chunk", 0.2)])
+    assert found.right and found.kl == 0
+
+
+def test_the_choice_is_that_of_speculative_prefill(built_in, draft, tasks):
+    config = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.2)
+    speculative = vkprefill.SpecPrefill(built_in, draft, config)
+    task = tasks[0]
+    scored = speculative.score(list(task.token_ids))
+    selection = choose(scored.importance, task.token_ids, FREE, Budget("chunk", 0.2), task.question_at, built_in.tokenizer)
+    speculative.close()
+    assert np.array_equal(selection.kept, scored.kept)
+
+
+# Cache.copy_rows
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+def test_copied_rows(load_model, kv_type):
+    """All rows: bit for bit. Some: the first attention layer's row, whose query has seen all, is the dense one cut and scaled to 1."""
+    model = load_model("tiny-c-q4km", kv_type=kv_type, max_context=1536)
+    ids = np.random.Generator(np.random.SFC64(7)).integers(0, 256, 301).tolist()
+    cache = model.new_cache()
+    model.extend(ids[:-1], cache)
+    whole = cache.copy_rows(range(300))
+    rows = [*range(5), *range(100, 150), *range(253, 262), 299]
+    some = cache.copy_rows(rows)
+    assert (some.positions, some.token_ids, some.next_position) == (rows, [ids[r] for r in rows], 300)
+
+    layer = model.config.attention_layers[0]
+    captures = [AttentionCapture(layers=[layer]) for _ in range(2)]
+    dense = model.prefill(ids[-1:], cache=cache, capture=captures[0])
+    assert np.array_equal(model.prefill(ids[-1:], cache=whole), dense)
+    sparse = model.prefill(ids[-1:], cache=some, capture=captures[1])
+    assert not np.array_equal(sparse, dense) and np.isfinite(sparse).all()
+    want = captures[0].pattern[layer][:, 0, [*rows, 300]]
+    got = captures[1].pattern[layer][:, 0]
+    assert np.abs(got - want / want.sum(-1, keepdims=True)).max() < 1e-5
+    for one in (cache, whole, some):
+        one.close()
+
+
+@pytest.mark.parametrize("rows", [[], [3, 2], [1, 1], [-1], [5], [0.5], [[1]]])
+def test_bad_rows(tiny, rows):
+    cache = tiny.new_cache()
+    tiny.extend([1, 2, 3, 4, 5], cache)
+    before = Counter(tiny.device.allocated)
+    with pytest.raises(vkprefill.RequestError, match="rows: wanted rising indices from 0 to 4"):
+        cache.copy_rows(rows)
+    assert Counter(tiny.device.allocated) == before
+    cache.close()
+
+
+def test_no_room_for_a_copy(tiny):
+    cache = tiny.new_cache()
+    tiny.extend([1] * 1300, cache)
+    before, free = Counter(tiny.device.allocated), len(tiny.pool.free_pages)
+    with pytest.raises(vkprefill.OutOfMemoryError, match="KV cache"):
+        cache.copy_rows(range(1300))
+    assert len(tiny.pool.free_pages) == free and +Counter(tiny.device.allocated) == +before
+    cache.close()

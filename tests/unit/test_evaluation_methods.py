@@ -1,0 +1,119 @@
+"""Which tokens each method runs, what a variant and a budget mean, and the numbers of the report."""
+
+import math
+import random
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from vkprefill.errors import RequestError
+from vkprefill.evaluation.methods import Budget, Variant, choose, end_chunks, random_chunks, read_variant
+from vkprefill.evaluation.plot import require_matplotlib
+from vkprefill.evaluation.report import cells, markdown, wilson
+from vkprefill.evaluation.runs import Outcome, divergence
+from vkprefill.selection import boost, normalise, select
+from vkprefill.specprefill_config import SpecPrefillConfig
+
+BASE = Variant("", SpecPrefillConfig())
+TOKENS = list(range(1000))  # 31 whole chunks and one of 8 tokens
+QUESTION_AT = 970  # in chunk 30
+IMPORTANCE = np.random.Generator(np.random.SFC64(1)).random(1000).astype(np.float32)
+NO_TOKENIZER = SimpleNamespace()
+
+
+def chosen(budget: Budget, variant: Variant = BASE):
+    return choose(IMPORTANCE, TOKENS, variant, budget, QUESTION_AT, NO_TOKENIZER)
+
+
+def test_forced_question_counts_in_the_budget():
+    for share in (0.1, 0.2, 0.5):
+        selection = chosen(Budget("chunk", share))
+        assert set(range(960, 1000)) <= set(selection.kept.tolist())
+        assert len(selection.kept) <= math.ceil(share * 32) * 32 + 4
+        assert len(selection.kept) > math.ceil(share * 32) * 32 - 32
+
+
+def test_without_forced_question_the_choice_is_the_products():
+    for budget in (Budget("chunk", 0.2), Budget("mass", 0.5)):
+        config = budget.apply(BASE.config)
+        want = select(boost(normalise(IMPORTANCE, "minmax"), config), config)
+        assert np.array_equal(chosen(budget, Variant("", BASE.config, force_question=False)).kept, want.kept)
+
+
+def test_all_kept():
+    assert chosen(Budget("chunk", 1.0)).kept_all
+
+
+@pytest.mark.parametrize("budget", [Budget("chunk", 0.1), Budget("chunk", 0.3), Budget("mass", 0.4), Budget("chunk", 1.0)])
+def test_controls_keep_as_many_tokens(budget):
+    selection = chosen(budget)
+    for kept in (random_chunks(selection, random.Random(1)), end_chunks(selection)):
+        assert len(kept) == len(selection.kept) and (np.diff(kept) > 0).all()
+        assert set(selection.forced.tolist()) <= set(kept.tolist())
+
+
+def test_random_chunks_follow_the_seed_and_ends_are_the_ends():
+    selection = chosen(Budget("chunk", 0.2))
+    one, same, other = (random_chunks(selection, random.Random(seed)) for seed in (1, 1, 2))
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+    ends = end_chunks(selection)
+    assert np.diff(ends).max() > 700 and (np.diff(ends) > 1).sum() == 1, "one gap in the middle"
+
+
+def test_variants():
+    found = read_variant("lookahead=3,pool_size=1", BASE)
+    assert (found.label, found.config.lookahead, found.config.pool_size, found.force_question) == ("lookahead=3,pool_size=1", 3, 1, True)
+    assert found.scoring != BASE.scoring
+    assert read_variant("score_layers=3,7,lookahead=0", BASE).config.score_layers == (3, 7)
+    free = read_variant("force_question=no", BASE)
+    assert not free.force_question and free.scoring == BASE.scoring
+    for text in ("", "window", "nothing=1", "keep_ratio=0.2", "force_question=maybe"):
+        with pytest.raises(RequestError, match="--variant: found"):
+            read_variant(text, BASE)
+    with pytest.raises(RequestError, match="pool_size"):
+        read_variant("pool_size=2", BASE)
+
+
+def test_divergence():
+    row = np.array([1.0, 2.0, -50.0], np.float32)
+    assert divergence(row, row) == 0 and divergence(row, row + 3) < 1e-9
+    p, q = np.array([0.25, 0.75]), np.array([0.5, 0.5])
+    assert divergence(np.log(p), np.log(q)) == pytest.approx((p * np.log(p / q)).sum())
+    assert np.isfinite(divergence(np.array([0.0, 2000.0]), np.array([2000.0, 0.0])))
+
+
+def test_wilson():
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-3)
+    assert wilson(20, 20) == pytest.approx((0.8389, 1.0), abs=1e-3)
+    assert wilson(10, 20) == pytest.approx((0.2993, 0.7007), abs=1e-3)
+
+
+def outcome(**given: object) -> Outcome:
+    fields = dict(task="t", kind="single", length=512, depth=0.5, method="draft", budget="20 %", variant="", answer="x", right=True,
+                  same_first=True, kl=0.5, prompt_n=500, kept_n=100, score_ms=1.0, lookahead_ms=2.0, select_ms=3.0, prefill_ms=4.0)
+    return Outcome(**{**fields, **given})
+
+
+def test_cells():
+    found = cells([
+        outcome(method="dense", budget=""), outcome(length=1024), outcome(kl=1.5, right=False, same_first=False, score_ms=5.0),
+        outcome(kind="several", kl=0.1, score_ms=3.0), outcome(variant="window=9"),
+    ])
+    assert [(c.length, c.name) for c in found] == [(512, "dense"), (512, "draft"), (512, "draft window=9"), (1024, "draft")]
+    cell = found[1]
+    assert (cell.n, cell.right, cell.right_by_kind, cell.same_first) == (2, 1, {"single": [0, 1], "several": [1, 1]}, 0.5)
+    assert (cell.kl_mean, cell.kept_share, cell.score_ms, cell.ttft_ms) == (0.8, 0.2, 4.0, 13.0)
+    assert len(markdown(found).splitlines()) == 2 + 4 + 2
+
+
+def test_without_dense_run():
+    (cell,) = cells([outcome(kl=None, same_first=None)])
+    assert cell.kl_mean is None and cell.same_first is None and "| - |" in markdown([cell])
+
+
+def test_missing_plots_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(RequestError, match=r"pip install 'vkprefill\[plots\]'"):
+        require_matplotlib()
