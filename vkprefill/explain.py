@@ -161,7 +161,7 @@ def pieces(explanation: Explanation) -> list[Piece]:
     start, text = 0, ""
     for t, raw in enumerate(explanation.token_bytes):
         last = t + 1 == num_tokens or kept[t + 1] != kept[t] or special[t + 1] or special[t]
-        text += decoder.decode(raw, final=last)
+        text += decoder.decode(raw, final=bool(last))
         if last or not decoder.getstate()[0]:
             value, level = float(importance[start : t + 1].max()), int(heat[start : t + 1].max())
             found.append(Piece(visible(text), start, t + 1, bool(kept[t]), bool(special[t]), value, level))
@@ -217,9 +217,14 @@ def summary(explanation: Explanation) -> str:
     """One line: the status and its reason, what the draft keeps, the main settings, the times."""
     report, kept, total = explanation.report, len(explanation.selection.kept), explanation.num_tokens
     line = f"speculative prefill: {report.status}: {report.reason}; "
-    line += "kept" if report.status in (guards.ACTIVE, guards.KEPT_ALL) else "the draft would keep"
-    times = ", ".join(f"{name} {seconds}" for name, seconds in times_text(explanation))
+    line += "kept" if runs_as_shown(explanation) else "the draft would keep"
+    times = ", ".join(f"{name} {duration}" for name, duration in times_text(explanation))
     return f"{line} {kept} of {total} tokens ({kept / total:.0%}) with {settings_text(report.settings)}; {times}"
+
+
+def runs_as_shown(explanation: Explanation) -> bool:
+    """Whether the target would run the draft's choice; not so where a guard decides for a dense prefill."""
+    return explanation.report.status in (guards.ACTIVE, guards.KEPT_ALL)
 
 
 def settings_text(settings: dict[str, object]) -> str:
@@ -235,12 +240,18 @@ def settings_text(settings: dict[str, object]) -> str:
 
 
 def times_text(explanation: Explanation) -> list[tuple[str, str]]:
-    """(what, seconds as text) of the dry run's parts, and the estimate of a dense prefill where there is one."""
+    """(what, time as text) of the dry run's parts, and the estimate of a dense prefill where there is one."""
     times = explanation.times_ms
     found = [("scoring", times["score"]), ("look-ahead", times["lookahead"]), ("selection", times["select"])]
     if explanation.report.dense_estimate_ms is not None:
         found.append(("dense prefill about", explanation.report.dense_estimate_ms))
-    return [(name, f"{ms / 1e3:.2f} s") for name, ms in found]
+    return [(name, _duration(ms)) for name, ms in found]
+
+
+def _duration(ms: float) -> str:
+    if ms >= 1e3:
+        return f"{ms / 1e3:.2f} s"
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
 
 
 def _floats(values: np.ndarray) -> list[float]:

@@ -10,8 +10,17 @@ import base64
 import hashlib
 from html import escape
 
-from vkprefill import guards
-from vkprefill.explain import HEAT_LEVELS, Explanation, Piece, heat_scale, pieces, stretches, times_text, visible
+from vkprefill.explain import (
+    HEAT_LEVELS,
+    Explanation,
+    Piece,
+    heat_scale,
+    pieces,
+    runs_as_shown,
+    stretches,
+    times_text,
+    visible,
+)
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 CHART_HEIGHT = 100
@@ -42,23 +51,24 @@ dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr))
 dl div { background: var(--card); border-radius: .5rem; padding: .6rem .8rem; }
 dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
 figure { margin: 0; }
-.chart { display: block; width: 100%; height: 7rem; background: var(--card); border-radius: .5rem; }
+.chart { display: block; width: 100%; height: 7.5rem; padding: .5rem; background: var(--card); border-radius: .5rem; }
 .chart .on, .chart .kept { fill: var(--bar); } .chart .off { fill: var(--bar-off); }
 .chart .hit { fill: transparent; } .chart a:hover .hit { fill: rgb(128 128 128 / .25); }
 .tools { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: center; margin-bottom: .75rem;
   font-size: .875rem; }
 .tools label { margin-right: .75rem; white-space: nowrap; }
-.legend { display: flex; align-items: center; gap: .4rem; }
-.legend i { width: 1.1rem; height: 1.1rem; margin-right: -.4rem; }
-.legend i:last-of-type { margin-right: 0; }
-.legend del { margin-left: .75rem; }
+.legend { display: flex; flex-wrap: wrap; align-items: center; gap: .1rem .4rem; }
+.legend span { white-space: nowrap; }
+.scale { display: flex; border: 1px solid var(--line); border-radius: .2rem; overflow: hidden; }
+.scale i { width: .9rem; height: 1rem; }
+figcaption { margin-top: .4rem; }
 #prompt { border: 1px solid var(--line); border-radius: .5rem; padding: 1rem clamp(.75rem, 3vw, 1.5rem);
   white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.75; tab-size: 4; }
 #prompt:focus-visible, summary:focus-visible, input:focus-visible {
   outline: 2px solid var(--accent); outline-offset: 2px; }
 #prompt span { scroll-margin: 6rem; }
 del { color: var(--drop); text-decoration: line-through; text-decoration-thickness: 1px;
-  text-decoration-color: color-mix(in srgb, currentColor 55%, transparent); }
+  text-decoration-color: color-mix(in srgb, currentColor 35%, transparent); }
 .special { font: .8em ui-monospace, monospace; border: 1px solid currentColor; border-radius: .25rem;
   padding: 0 .2rem; }
 :target, .at { outline: 2px solid var(--accent); outline-offset: 1px; border-radius: 1px; }
@@ -123,6 +133,8 @@ def page(explanation: Explanation) -> str:
     """The whole document."""
     kept, total = len(explanation.selection.kept), explanation.num_tokens
     title = f"{kept:,} of {total:,} tokens kept ({kept / total:.0%})"
+    if not runs_as_shown(explanation):
+        title = f"{kept:,} of {total:,} tokens would be kept ({kept / total:.0%})"
     policy = f"default-src 'none'; style-src {_hash(STYLE)}; script-src {_hash(SCRIPT)}"
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -161,8 +173,7 @@ def _text(text: object) -> str:
 
 def _header(explanation: Explanation, title: str) -> str:
     report = explanation.report
-    live = report.status == guards.ACTIVE
-    outcome = "" if live else " The page shows what the draft would choose; the model would prefill every token."
+    skipped = "" if runs_as_shown(explanation) else " Below is what the draft would choose."
     tiles = [
         ("kept stretches", f"{len(explanation.selection.kept_ranges):,}"),
         ("chunks", f"{len(explanation.selection.chunk_scores):,}"),
@@ -174,7 +185,7 @@ def _header(explanation: Explanation, title: str) -> str:
     entries = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
     return f"""<header>
 <h1>{title}</h1>
-<p><span class="status {report.status}">{report.status}</span> {_text(report.reason)}.{outcome}</p>
+<p><span class="status {report.status}">{report.status}</span> {_text(report.reason)}.{skipped}</p>
 <p class="soft">{scored_by}.</p>
 <dl>{entries}</dl>
 </header>"""
@@ -210,8 +221,8 @@ aria-label="{label}">
 {"".join(bars)}{strip}
 </svg>
 <figcaption>A bar is a chunk. Its score is the mean importance of its tokens, scaled and boosted by the settings; the
-highest is {greatest:.3g}. Coloured bars are kept, grey ones dropped. The strip below shows the kept tokens, with those that
-are kept in any case.</figcaption>
+highest is {greatest:.3g}. Coloured bars are kept, grey ones dropped. The strip below shows all kept tokens, also those
+that are kept in any case.</figcaption>
 </figure>"""
 
 
@@ -222,7 +233,8 @@ def _tools(explanation: Explanation) -> str:
 <div class="only" role="radiogroup" aria-label="Show">
 <label><input type="radio" name="show" checked> whole prompt</label>
 <label><input type="radio" name="show" id="only"> kept text only</label></div>
-<div class="legend"><span>importance &le; {low:.2g}</span>{scale}<span>&ge; {top:.2g}</span><del>dropped</del></div>
+<div class="legend"><span>importance &le; {low:.2g}</span><span class="scale">{scale}</span><span>&ge; {top:.2g}</span>
+<del>dropped</del></div>
 </div>"""
 
 

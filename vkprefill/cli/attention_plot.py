@@ -9,6 +9,7 @@ import numpy as np
 from vkprefill.capture import AttentionCapture
 
 LEAST_WEIGHT = 1e-4  # the colours' lower end; their scale is logarithmic, for most weights are tiny
+MOST_NAMED_QUERIES = 16  # with a label of their own
 WIDTH_INCHES, LAYER_INCHES = 11.0, 2.2
 MOST_INCHES = 200.0  # of height; beyond 65,535 pixels a PNG cannot be written
 
@@ -17,12 +18,14 @@ def plot_attention(capture: AttentionCapture, file: BinaryIO) -> None:
     """A PNG with one panel a layer: heads by keys for a single query, else queries by keys (mean over the heads)."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     layers = list(capture.pattern)
     height = min(1.0 + LAYER_INCHES * len(layers), MOST_INCHES)
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     panels = figure.subplots(len(layers), 1, squeeze=False, sharex=True)[:, 0]
     single = len(capture.query_positions) == 1
+    query_label = "query position" if len(capture.query_positions) <= MOST_NAMED_QUERIES else "query"
     for layer, axes in zip(layers, panels, strict=True):
         rows = capture.pattern[layer]
         weights = rows[:, 0] if single else rows.mean(axis=0)
@@ -34,8 +37,10 @@ def plot_attention(capture: AttentionCapture, file: BinaryIO) -> None:
             interpolation="nearest",
         )
         axes.set_title(f"layer {layer}", loc="left", fontsize=10)
-        axes.set_ylabel("head" if single else "query")
-        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylabel("head" if single else query_label)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        if not single and len(capture.query_positions) <= MOST_NAMED_QUERIES:
+            axes.set_yticks(range(len(capture.query_positions)), capture.query_positions)
     panels[-1].set_xlabel("key position")
     what = f"query at position {capture.query_positions[0]}" if single else "mean over the heads"
     figure.colorbar(
