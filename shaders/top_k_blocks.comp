@@ -3,7 +3,7 @@
 //   0  step     [..]      u32   in   word 2 = presence penalty, bits of a float
 //   1  logits   [V]       f32   in
 //   2  seen     [V / 32]  u32   in   bit i: token i was generated before, its logit is lowered by the penalty
-//   3  best     [V / 64]  vec2  out  (logit, bits of the token id)
+//   3  best     [V / 64]  uvec2 out  (bits of the logit, token id)
 //
 // Grid: (ceil(V / 64 / LOCAL_SIZE), 1, 1). Reference: numpy.argsort in tests/shaders/test_top_k.py.
 #version 450
@@ -16,11 +16,11 @@ layout(local_size_x_id = 0) in;
 layout(binding = 0) readonly buffer Step { uint step_words[]; };
 layout(binding = 1) readonly buffer Logits { float logits[]; };
 layout(binding = 2) readonly buffer Seen { uint seen[]; };
-layout(binding = 3) writeonly buffer Best { vec2 best[]; };
+layout(binding = 3) writeonly buffer Best { uvec2 best[]; };
 
 #include "candidates.glsl"
 
 void main() {
     const uint b = gl_GlobalInvocationID.x;
-    if (b < (V + 63u) / 64u) best[b] = best_below(b, START);
+    if (b < (V + 63u) / 64u) best[b] = pack(best_below(b, START));
 }

@@ -91,7 +91,7 @@ def activation_shapes(config: ModelConfig, rows: int, attention_splits: int) -> 
         "ffn_up": ((rows, c.intermediate_size), np.float32, device),
         "logits": ((c.vocab_size,), np.float32, host),
         "seen": ((-(-c.vocab_size // 32),), np.uint32, host),
-        "block_best": ((-(-c.vocab_size // 64), 2), np.float32, device),
+        "block_best": ((-(-c.vocab_size // 64), 2), np.uint32, device),
         "candidates": ((MAX_CANDIDATES, 2), np.uint32, host),
     }
     if c.attention_layers:

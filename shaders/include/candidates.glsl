@@ -1,17 +1,26 @@
-// Candidates as vec2(logit, bits of the token id), in falling order of logit, equal logits by rising id.
+// Candidates: tokens with their logits, in falling order of logit, equal logits by rising id.
 // V, step_words, logits and seen are the including shader's.
-const vec2 START = vec2(1.0 / 0.0, 0.0);  // before every candidate: nothing is above infinity
-const float NO_MORE = -1.0 / 0.0;
+struct Candidate {
+    float logit;
+    uint id;
+};
 
-bool before(vec2 a, vec2 b) { return a.x > b.x || (a.x == b.x && floatBitsToUint(a.y) < floatBitsToUint(b.y)); }
+const Candidate START = Candidate(1.0 / 0.0, 0u);   // before every candidate: nothing is above infinity
+const Candidate NONE = Candidate(-1.0 / 0.0, ~0u);  // after every candidate
 
-// The first candidate of block b (64 tokens) that comes after `last`; logit NO_MORE when there is none.
-vec2 best_below(uint b, vec2 last) {
+// In buffers a candidate is uvec2(bits of the logit, id): an id passed as a float would be a denormal, which a device may flush.
+uvec2 pack(Candidate c) { return uvec2(floatBitsToUint(c.logit), c.id); }
+Candidate unpack(uvec2 w) { return Candidate(uintBitsToFloat(w.x), w.y); }
+
+bool before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+
+// The first candidate of block b (64 tokens) that comes after `last`; NONE when there is none.
+Candidate best_below(uint b, Candidate last) {
     const float penalty = uintBitsToFloat(step_words[2]);
-    vec2 found = vec2(NO_MORE, uintBitsToFloat(~0u));
+    Candidate found = NONE;
     for (uint i = b * 64u; i < min(b * 64u + 64u, V); i++) {
         const float seen_before = float((seen[i >> 5] >> (i & 31u)) & 1u);
-        const vec2 candidate = vec2(logits[i] - penalty * seen_before, uintBitsToFloat(i));
+        const Candidate candidate = Candidate(logits[i] - penalty * seen_before, i);
         if (before(last, candidate) && before(candidate, found)) found = candidate;
     }
     return found;
