@@ -5,9 +5,11 @@ token's hidden state into logits and candidates, `decode` does both for one toke
 """
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -29,9 +31,15 @@ from vkprefill.tensors import check_tensors
 from vkprefill.tokenizer import Tokenizer
 from vkprefill.weights import ModelWeights, Progress, load_weights
 
+log = logging.getLogger("vkprefill")
+
 T = TypeVar("T")
 PrefillProgress = Callable[[int, int], None]
 """progress(tokens done, tokens in all), called between submissions."""
+
+# GPU drivers may reset a device that is busy for 2 s; other dispatches reach less of the peak than the product that is timed.
+SUBMISSION_S = 0.1
+MIN_SUBMISSION_FLOP = 1e9
 
 LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together by Model.logits
 
@@ -128,6 +136,10 @@ class Model:
         self._buffers += self.scratch.values()
         self._weights: ModelWeights = load_weights(file, self.config, self.device, report)
         self._buffers += self._weights.pools
+        if self._owns_device and self.device.info.type != "cpu":
+            report("timing the device", 0, 1)
+            self._fit_submissions()
+            self.prefill_chunk = prefill_chunk or min(self.prefill_chunk, _chunk_for(self.config, self.device))
         report("recording", 0, 3)
         self.prefill_program = self.record_trunk("prefill", padded_chunk(self.prefill_chunk))
         report("recording", 1, 3)
@@ -137,6 +149,20 @@ class Model:
         self._decode_program = self.record_trunk("decode", 1, with_head=True)
         self._logits_program: Program | None = None
         report("recording", 3, 3)
+
+    def _fit_submissions(self) -> None:
+        """Bound a submission's work by the speed of one large product, so that it takes about SUBMISSION_S whatever the GPU."""
+        program = self._program("timing", padded_chunk(self.prefill_chunk))
+        w = self._weights.layers[0].mlp.ffn_gate
+        kernels.linear(program, self.scratch["h"], w, self.scratch["ffn_gate"])
+        self.scratch["step"].view()[0] = program.num_rows
+        program.run()  # compiles
+        start = time.perf_counter()
+        program.run()
+        speed = 2.0 * w.rows * w.columns * program.num_rows / (time.perf_counter() - start)
+        bound = max(MIN_SUBMISSION_FLOP, speed * SUBMISSION_S)
+        self.device.profile = replace(self.device.profile, submission_flop=bound)
+        log.info("timing: %.2f TFLOP/s, a submission takes at most %.0f GFLOP", speed / 1e12, bound / 1e9)
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
