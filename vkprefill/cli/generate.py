@@ -10,6 +10,7 @@ from vkprefill.cli.common import (add_answer_options, add_draft_options, add_mod
                                   notice, open_pair, prefill_bar, sampling_config, speeds, template_kwargs)
 from vkprefill.errors import RequestError
 from vkprefill.generate import GenerationResult, stream_generate
+from vkprefill.tokenizer import checked_text
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
@@ -29,7 +30,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 def read_prompt(args: argparse.Namespace) -> str:
     """The prompt of the options. Raises RequestError for a file that cannot be read or is not UTF-8."""
     if args.prompt is not None:
-        return args.prompt
+        return checked_text(args.prompt)
     if args.file is None:
         args.parser.error("a prompt is needed: -p TEXT, -f FILE, or -f - for stdin")
     try:

@@ -1,0 +1,432 @@
+"""vkprefill's subcommands: what goes to stdout and stderr, exit codes, and what wrong input and interrupts give."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import COMMAND, ROOT, TINY, Outcome
+from tests.reference.fixtures import FIXTURES, model_path
+from vkprefill.gguf_file import open_gguf
+from vkprefill.tokenizer import Tokenizer
+
+SUBCOMMANDS = ("generate", "chat", "inspect", "devices")
+TIMINGS = {
+    "cache_n",
+    "prompt_n",
+    "prompt_ms",
+    "prompt_per_token_ms",
+    "prompt_per_second",
+    "predicted_n",
+    "predicted_ms",
+    "predicted_per_token_ms",
+    "predicted_per_second",
+    "specprefill",
+}
+GREEDY = ("--temp", "0")
+# A prompt after which this model does not end its answer for thousands of tokens.
+ENDLESS = ("generate", "-m", str(model_path("tiny-b-f32")), "--raw", *GREEDY)
+PROMPTS = Path(__file__).parent.parent / "data" / "demo_prompts.jsonl"
+
+
+def tiny(*args: str | bytes) -> tuple[str | bytes, ...]:
+    return ("generate", "-m", TINY, *args)
+
+
+def assert_error(outcome: Outcome, message: str) -> None:
+    assert outcome.code == 1, outcome
+    assert len(outcome.error_lines) == 1 and re.search(message, outcome.error_lines[0]), outcome
+    assert outcome.err.splitlines()[-1] == outcome.error_lines[0] and "Traceback" not in outcome.err, outcome
+
+
+# -- what comes out --------------------------------------------------------------------------------------------------
+
+
+def test_answer_of_the_built_in_model(cli, gpu):
+    sample = json.loads(PROMPTS.open().readline())
+    outcome = cli("generate", "-f", "-", "--no-specprefill", stdin=sample["user"].encode())
+    assert (outcome.code, outcome.out) == (0, sample["answer"] + "\n")
+    assert "no -m given: using the built-in demo model" in outcome.err
+    assert f"prompt: {sample['n_tokens']} tokens" in outcome.err
+
+
+def test_the_answer_alone_goes_to_stdout(cli, gpu):
+    plain, as_json = (
+        cli(*tiny("-p", "hello", "-n", "8", *GREEDY)),
+        cli(*tiny("-p", "hello", "-n", "8", *GREEDY, "--json")),
+    )
+    result = json.loads(as_json.out)
+    assert plain.code == as_json.code == 0
+    assert plain.out == result["text"] + "\n"
+    assert as_json.out.count("\n") == 1
+    assert "context 262144 tokens (the file has 262144)" in plain.err and "per second" in plain.err
+    assert "\x1b" not in plain.err and "\r" not in plain.err, "no bar where stderr is no terminal"
+
+
+def test_json_fields(cli, gpu):
+    result = json.loads(cli(*tiny("-p", "hello", "-n", "8", *GREEDY, "--json", "-c", "256")).out)
+    assert set(result) == {"text", "token_ids", "finish_reason", "timings", "specprefill"}
+    assert set(result["timings"]) == TIMINGS
+    assert result["timings"]["specprefill"] == result["specprefill"]["status"] == "disabled"
+    assert result["finish_reason"] == "length" and len(result["token_ids"]) == result["timings"]["predicted_n"] == 8
+
+
+def test_settings_reach_the_sampler(cli, gpu):
+    sampling = ("--temp", "1.5", "--top-k", "0", "--top-p", "0.99", "--min-p", "0.001", "--presence-penalty", "0.5")
+    first = cli(*tiny("-p", "x", "-n", "20", *sampling, "-s", "5"))
+    assert cli(*tiny("-p", "x", "-n", "20", *sampling, "--seed", "5")).out == first.out
+    assert cli(*tiny("-p", "x", "-n", "20", *sampling, "--seed", "-1")).code == 0
+    assert cli(*tiny("-p", "x", "-n", "20", *sampling, "--seed", "6")).out != first.out
+
+
+def test_prompt_options_are_the_same(cli, gpu, tmp_path):
+    (tmp_path / "prompt.txt").write_bytes("ü a\0b\r\n".encode())
+    from_file = cli(
+        *tiny("-f", str(tmp_path / "prompt.txt"), "-n", "5", *GREEDY, "-b", "7", "-ctk", "f32", "-ctv", "f32")
+    )
+    from_stdin = cli(*tiny("-f", "-", "-n", "5", *GREEDY, "--device", "0"), stdin="ü a\0b\r\n".encode())
+    assert from_file.code == from_stdin.code == 0 and from_file.out == from_stdin.out
+
+
+def test_special_tokens_in_a_prompt_stay_text(cli, gpu):
+    tokenizer = Tokenizer.from_metadata(open_gguf(TINY).metadata, 320)
+    end = tokenizer.token_text(tokenizer.eos_token_id)
+    count = {}
+    for name, prompt in (("special", end), ("plain", "#" * len(tokenizer.encode(end, special=False)))):
+        result = json.loads(cli(*tiny("-p", prompt, "-n", "1", *GREEDY, "--json", "-c", "256")).out)
+        count[name] = result["timings"]["prompt_n"]
+    assert count["special"] == count["plain"]
+    raw = json.loads(cli(*tiny("-p", end, "-n", "1", *GREEDY, "--json", "--raw", "-c", "256")).out)
+    assert raw["timings"]["prompt_n"] == 1
+
+
+def test_verbose_names_the_kernels(cli, gpu):
+    outcome = cli(*tiny("-p", "x", "-n", "1", "-c", "256", "-v"))
+    assert "kernels: attention_f16" in outcome.err and "profile" in outcome.err
+
+
+def test_template_variables(cli, gpu):
+    on, off = (
+        json.loads(cli(*tiny("-p", "x", "-n", "1", "-c", "256", "--json", "--chat-template-kwargs", text)).out)
+        for text in ('{"enable_thinking": true}', '{"enable_thinking": false, "unknown": [1]}')
+    )
+    assert on["timings"]["prompt_n"] > 0 and off["timings"]["prompt_n"] > 0
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_inspect(cli, name):
+    outcome = cli("inspect", "-m", str(model_path(name)), "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    result = json.loads(outcome.out)
+    bill = result["memory"]
+    assert bill["total"] == sum(count for kind, count in bill.items() if kind != "total") > 0
+    assert result["file_bytes"] == model_path(name).stat().st_size and result["parameters"] > 100_000
+    assert result["max_context"] == result["config"]["max_position_embeddings"]
+    smaller = json.loads(
+        cli("inspect", "-m", str(model_path(name)), "--json", "-c", "256", "-b", "32", "-ctk", "f32").out
+    )
+    assert smaller["memory"]["total"] < bill["total"] and smaller["max_context"] == 256
+
+
+def test_inspect_for_people(cli):
+    outcome = cli("inspect", "-m", TINY)
+    assert outcome.code == 0 and "total" in outcome.out and "kv_cache" in outcome.out
+
+
+def test_devices(cli, gpu):
+    listed = json.loads(cli("devices", "--json").out)
+    assert listed[0]["index"] == 0 and {"name", "type", "driver", "profile", "memory_bytes", "missing"} <= set(
+        listed[0]
+    )
+    text = cli("devices")
+    assert text.code == 0 and text.out.startswith(f"0: {listed[0]['name']}\n")
+
+
+@pytest.mark.parametrize("command", ((), *((name,) for name in SUBCOMMANDS)), ids=lambda c: " ".join(c) or "none")
+def test_help(cli, command):
+    outcome = cli(*command, "--help")
+    assert (outcome.code, outcome.err) == (0, "") and outcome.out.startswith("usage: vkprefill")
+    if not command:
+        assert all(name in outcome.out for name in SUBCOMMANDS)
+
+
+def test_version(cli):
+    assert re.fullmatch(r"vkprefill \d+\.\d+\S*\n", cli("--version").out)
+
+
+def test_installed_command():
+    script = shutil.which("vkprefill", path=str(Path(sys.executable).parent))
+    if script is None:
+        pytest.skip("vkprefill is not installed beside this Python")
+    result = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and result.stdout.startswith("vkprefill ")
+
+
+# -- wrong input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("no-such-command",),
+        ("generate",),
+        ("generate", "-p", "x", "-f", "y"),
+        ("generate", "-p"),
+        ("generate", "-p", "x", "-n", "many"),
+        ("generate", "-p", "x", "--temp", "hot"),
+        ("generate", "-p", "x", "-s", "1.5"),
+        ("generate", "-p", "x", "-ctk", "q8_0"),
+        ("generate", "-p", "x", "--no-such-flag"),
+        ("inspect", "-c", "long"),
+    ],
+    ids=" ".join,
+)
+def test_usage(cli, args):
+    outcome = cli(*args)
+    assert (outcome.code, outcome.out) == (2, "") and outcome.err.startswith("usage: vkprefill")
+    assert "Traceback" not in outcome.err
+
+
+SETTINGS = [
+    (("--temp", "-1"), "temperature: found -1.0, wanted a number from 0 to 100"),
+    (("--temp", "nan"), "temperature: found nan"),
+    (("--temp", "inf"), "temperature: found inf"),
+    (("--top-k", "-1"), "top_k: found -1"),
+    (("--top-p", "1.1"), "top_p: found 1.1"),
+    (("--min-p", "-0.1"), "min_p: found -0.1"),
+    (("--presence-penalty", "3"), "presence_penalty: found 3.0"),
+    (("-s", "-2"), "seed: found -2"),
+    (("-s", str(2**64)), "seed: found"),
+    (("-n", "0"), "-n: found 0"),
+    (("-n", "-2"), "-n: found -2"),
+    (("-c", "0"), "max_context: 0, wanted 1 to"),
+    (("-c", str(10**30)), "max_context: 1000"),
+    (("-c", str(10**9)), "needs .* MiB, .* has .* MiB left"),
+    (("-b", "0"), "prefill chunk: 0, wanted 1 to 4096"),
+    (("-b", "4097"), "prefill chunk: 4097"),
+    (("-ctk", "f16", "-ctv", "f32"), "keys and values must have the same type"),
+    (("--device", "no such device"), "device 'no such device': no devices have this in their name"),
+    (("--device", "77"), r"device 77: found \d+ Vulkan devices"),
+    (("--chat-template-kwargs", "{"), "--chat-template-kwargs: not JSON"),
+    (("--chat-template-kwargs", "[" * 10000), "--chat-template-kwargs: not JSON"),
+    (("--chat-template-kwargs", "[1]"), "--chat-template-kwargs: found list, wanted a JSON object"),
+    (("--chat-template-kwargs", '{"messages": 5}'), "variable 'messages': cannot be set here"),
+    (("--raw", "-sys", "x"), "--raw: there is no chat template"),
+    (("-sys", b"\xff"), "surrogate"),
+]
+
+
+@pytest.mark.parametrize(("args", "message"), SETTINGS, ids=[repr(args)[:40] for args, _ in SETTINGS])
+def test_bad_settings(cli, gpu, args, message):
+    outcome = cli(*tiny("-p", "x", *args))
+    assert_error(outcome, message)
+    assert outcome.out == ""
+
+
+@pytest.mark.parametrize("args", (("-c", "0"), ("-b", "0"), ("-b", "4097"), ("-ctk", "f16", "-ctv", "f32")))
+def test_bad_settings_of_inspect(cli, args):
+    assert_error(cli("inspect", "-m", TINY, *args), "wanted 1 to|same type")
+
+
+def test_bad_prompts(cli, gpu):
+    limited = tiny("-c", "64", "-f", "-")
+    assert_error(cli(*limited, stdin=b""), "prompt: it is empty")
+    assert_error(cli(*tiny("-c", "64", "-p", "")), "prompt: it is empty")
+    assert_error(cli(*limited, stdin=b"abc\xffdef"), "stdin: byte 3 is not UTF-8")
+    assert_error(cli(*limited, stdin=b"word " * 100), "64")
+    assert_error(cli(*tiny("-c", "64", "-p", b"\xff")), "surrogate|UTF-8")
+
+
+def test_bad_prompt_files(cli, tmp_path):
+    (tmp_path / "binary").write_bytes(b"\x80")
+    assert_error(cli(*tiny("-f", str(tmp_path))), "cannot be read: Is a directory")
+    assert_error(cli(*tiny("-f", str(tmp_path / "none"))), "cannot be read: No such file")
+    assert_error(cli(*tiny("-f", str(tmp_path / "two\nlines"))), r"two\\nlines: cannot be read")
+    assert_error(cli(*tiny("-f", str(tmp_path / "binary"))), "byte 0 is not UTF-8")
+
+
+@pytest.mark.parametrize("command", ("generate", "inspect", "chat"))
+def test_bad_model_files(cli, tmp_path, command):
+    model = Path(TINY).read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(model[: len(model) // 2])
+    (tmp_path / "head.gguf").write_bytes(model[:100])
+    (tmp_path / "empty.gguf").touch()
+    (tmp_path / "text.gguf").write_text("GGUF, but not really: a text of some length\n" * 10)
+    (tmp_path / "foreign.gguf").write_bytes(model.replace(b"qwen35", b"llama2"))
+    os.mkfifo(tmp_path / "fifo")
+    prompt = ("-p", "x") if command == "generate" else ()
+    for name in (
+        "cut.gguf",
+        "head.gguf",
+        "empty.gguf",
+        "text.gguf",
+        "foreign.gguf",
+        "none.gguf",
+        "fifo",
+        "",
+        "none\nof them",
+    ):
+        outcome = cli(command, "-m", str(tmp_path / name), *prompt)
+        assert_error(outcome, "^Error: ")
+        assert outcome.out == ""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_unreadable_model_file(cli, tmp_path):
+    shutil.copy(TINY, tmp_path / "model.gguf")
+    (tmp_path / "model.gguf").chmod(0)
+    assert_error(cli("inspect", "-m", str(tmp_path / "model.gguf")), "cannot be read: permission denied")
+
+
+def test_without_vulkan_driver(cli):
+    nowhere = {"VK_ICD_FILENAMES": "/nonexistent.json", "VK_DRIVER_FILES": "/nonexistent.json"}
+    for args in (tiny("-p", "x"), ("devices",), ("devices", "--json"), ("chat", "-m", TINY)):
+        outcome = cli(*args, env=nowhere)
+        assert_error(outcome, "Vulkan: ")
+        assert outcome.out == ""
+    assert cli("inspect", "-m", TINY, env=nowhere).code == 0
+
+
+# -- streams that are closed, full or cut off ------------------------------------------------------------------------
+
+
+def shell(line: str, environment: dict[str, str]) -> Outcome:
+    """A line of bash; V is the command, M the tiny model."""
+    names = {**environment, "V": " ".join(COMMAND), "M": TINY}
+    result = subprocess.run(
+        ["bash", "-c", "set -o pipefail; " + line], capture_output=True, cwd=ROOT, env=names, timeout=120
+    )
+    return Outcome(result.returncode, result.stdout.decode(errors="replace"), result.stderr.decode())
+
+
+@pytest.mark.parametrize("command", ("generate -m $M -p x -n 300 --temp 0", "inspect -m $M", "devices --json"))
+def test_reader_of_stdout_leaves(environment, gpu, command):
+    outcome = shell(f"$V {command} | head -c 1", environment)
+    assert outcome.code in (0, 1) and "Traceback" not in outcome.err and "Exception" not in outcome.err
+    assert outcome.error_lines == []
+
+
+@pytest.mark.parametrize("command", ("generate -m $M -p x -n 3", "generate -m $M -p x -n 3 --json", "inspect -m $M"))
+def test_stdout_is_full(environment, gpu, command):
+    outcome = shell(f"$V {command} > /dev/full", environment)
+    assert_error(outcome, "stdout: cannot be written: No space left on device")
+
+
+def test_closed_streams(environment, gpu):
+    outcome = shell("$V generate -m $M -p x -n 3 -c 256 2>&-", environment)
+    assert outcome.code == 0 and "per second" not in outcome.out, "notices must not go to stdout"
+    assert shell("$V generate -m $M -p x -n 3 -c 256 >&-", environment).code == 0
+    assert_error(shell("$V generate -m $M -f - <&-", environment), "stdin: it is closed")
+    assert shell("$V chat -m $M -c 256 <&-", environment).code == 0
+
+
+def test_terminal_without_unicode(cli, gpu):
+    outcome = cli(
+        *tiny("-p", "x", "-n", "40", "--temp", "5", "--top-k", "0", "-s", "1"), env={"PYTHONIOENCODING": "ascii"}
+    )
+    assert outcome.code == 0 and outcome.out.isascii() and "Traceback" not in outcome.err
+
+
+# -- interrupts ------------------------------------------------------------------------------------------------------
+
+
+def interrupt(process: subprocess.Popen) -> tuple[int, bytes, float]:
+    """Ctrl-C: exit code, the rest of stderr, seconds it took."""
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err, time.monotonic() - start
+
+
+def start(environment: dict[str, str], *args: str, **options: object) -> subprocess.Popen:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0, **options}
+    return subprocess.Popen([*COMMAND, *args], cwd=ROOT, env=environment, **pipes)
+
+
+def assert_stopped(process: subprocess.Popen) -> None:
+    code, err, seconds = interrupt(process)
+    assert code == 130 and b"Traceback" not in err and err.endswith(b"interrupted\n"), err
+    assert seconds < 20, "one submission and the end of the process, on a machine busy with other things"
+
+
+def test_interrupt_in_prefill(environment, gpu, tmp_path):
+    (tmp_path / "long.txt").write_text("word and " * 5000)
+    process = start(environment, *ENDLESS, "-f", str(tmp_path / "long.txt"))
+    with process:
+        assert b" on " in process.stderr.readline()  # the notice that the model is loaded
+        time.sleep(0.5)  # a prefill of 45,000 tokens takes much longer
+        assert process.poll() is None
+        assert_stopped(process)
+
+
+def test_interrupt_in_decode(environment, gpu):
+    process = start(environment, *ENDLESS, "-p", "a", "-n", "50000", "-c", "65536")
+    with process:
+        assert process.stdout.read(1)
+        time.sleep(0.2)
+        assert_stopped(process)
+
+
+def test_interrupt_while_waiting_for_a_prompt(environment):
+    process = start(environment, *tiny("-f", "-"), stdin=subprocess.PIPE)
+    with process:
+        time.sleep(2)
+        assert_stopped(process)
+
+
+# -- chat ------------------------------------------------------------------------------------------------------------
+
+CHAT = ("chat", "-m", TINY, *GREEDY, "-n", "4", "-c", "512")
+
+
+def test_chat(cli, gpu):
+    lines = "hello\nand now?\n\n/clear\nhello\n/quit\nnever asked\n"
+    outcome = cli(*CHAT, stdin=lines.encode())
+    speeds = [line for line in outcome.err.splitlines() if line.startswith("prompt: ")]
+    assert outcome.code == 0 and outcome.error_lines == []
+    assert len(speeds) == 3
+    assert "from the cache" not in speeds[0] and "from the cache" in speeds[1]
+    first = json.loads(cli(*tiny("-p", "hello", "-n", "4", *GREEDY, "--json")).out)["text"]
+    assert outcome.out.startswith(first + "\n") and outcome.out.endswith("\n" + first + "\n"), (
+        "after /clear, as at the start"
+    )
+
+
+def test_chat_ends_with_its_input(cli, gpu):
+    for stdin in (b"", b"/quit", b"\n\n"):
+        outcome = cli(*CHAT, stdin=stdin)
+        assert (outcome.code, outcome.out) == (0, "")
+    outcome = cli(*CHAT, stdin=b"last line without an end")
+    assert outcome.code == 0 and outcome.out
+
+
+def test_chat_goes_on_after_errors(cli, gpu):
+    outcome = cli(*CHAT, "-sys", "Be brief.", stdin=b"hi\xff\n" + b"long " * 500 + b"\nhello\n")
+    assert outcome.code == 0 and len(outcome.error_lines) == 2
+    assert "not UTF-8" in outcome.error_lines[0] and "context" in outcome.error_lines[1]
+    assert sum(line.startswith("prompt: ") for line in outcome.err.splitlines()) == 1
+
+
+def test_chat_interrupted(environment, gpu):
+    """Ctrl-C stops the answer, not the chat; at the prompt it ends it."""
+    args = ("chat", "-m", str(model_path("tiny-b-f32")), *GREEDY, "-c", "65536")
+    process = start(environment, *args, stdin=subprocess.PIPE)
+    with process:
+        process.stdin.write(b"a\n")
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        lines = []
+        while not lines or not re.match(r"stopped|prompt: ", lines[-1]):
+            lines.append(process.stderr.readline().decode())
+            assert lines[-1], lines
+        time.sleep(0.3)
+        code, err, _ = interrupt(process)
+        assert code == 130 and b"Traceback" not in err
