@@ -11,6 +11,9 @@ import zlib
 
 import pytest
 
+from vkprefill.errors import DeviceError
+from vkprefill.vulkan_probe import choose
+
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
@@ -47,6 +50,10 @@ frame.onload = () => {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """With page.html and page.json, of the built-in models."""
+    try:
+        choose(None)
+    except DeviceError as error:
+        pytest.skip(f"no Vulkan device: {error}")
     path = tmp_path_factory.mktemp("page")
     command = [sys.executable, "-m", "vkprefill", "explain", "-p", PROMPT, "--no-specprefill-break-even"]
     env = {**os.environ, "XDG_CACHE_HOME": str(path / "cache")}
