@@ -7,12 +7,15 @@ import sys
 import pytest
 
 from vkprefill.cli.main import main
-from vkprefill.errors import DeviceError
+from vkprefill.errors import DeviceError, OutOfMemoryError
+from vkprefill.evaluation import runs
 from vkprefill.vulkan_probe import choose
 
 
 def vkprefill(*args: object, code: int = 0) -> subprocess.CompletedProcess:
-    done = subprocess.run([sys.executable, "-m", "vkprefill", "eval", *map(str, args)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "vkprefill", "eval", *map(str, args)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == code, done.stderr
     return done
 
@@ -27,15 +30,46 @@ def some_device():
 
 def test_json_and_report(tmp_path):
     report = tmp_path / "report.md"
-    done = vkprefill("--lengths", "200", "--tasks", 1, "--keep", "0.3", "--variant", "window=100", "--json", "-", "--report", report)
+    done = vkprefill(
+        "--lengths", "200", "--tasks", 1, "--keep", "0.3", "--variant", "window=100", "--json", "-", "--report", report
+    )
     found = json.loads(done.stdout)
-    assert {"command", "date", "device", "driver", "model", "draft", "seed", "settings", "interrupted", "cells", "outcomes"} <= set(found)
-    assert found["command"].startswith("vkprefill eval --lengths 200") and not found["interrupted"]
+    assert {
+        "command",
+        "date",
+        "device",
+        "driver",
+        "model",
+        "draft",
+        "seed",
+        "settings",
+        "complete",
+        "cells",
+        "outcomes",
+    } <= set(found)
+    assert found["command"].startswith("vkprefill eval --lengths 200") and found["complete"]
     methods = [(c["method"], c["variant"]) for c in found["cells"]]
-    assert methods == [("dense", ""), ("draft", ""), ("random", ""), ("ends", ""), ("dense-state", ""), ("draft", "window=100")]
+    assert methods == [
+        ("dense", ""),
+        ("draft", ""),
+        ("random", ""),
+        ("ends", ""),
+        ("dense-state", ""),
+        ("draft", "window=100"),
+    ]
     dense = found["cells"][0]
     assert (dense["length"], dense["n"], dense["right"], dense["same_first"], dense["kl_mean"]) == (200, 1, 1, 1.0, 0.0)
-    assert {"right_low", "right_high", "right_by_kind", "kept_share", "ttft_ms", "score_ms", "lookahead_ms", "select_ms", "prefill_ms"} <= set(dense)
+    assert {
+        "right_low",
+        "right_high",
+        "right_by_kind",
+        "kept_share",
+        "ttft_ms",
+        "score_ms",
+        "lookahead_ms",
+        "select_ms",
+        "prefill_ms",
+    } <= set(dense)
     assert found["outcomes"][1]["ttft_ms"] > found["outcomes"][1]["score_ms"] > 0
     assert "dense-state" in done.stderr, "the table makes way"
     assert "| 200 | 30 % | draft |" in report.read_text() and found["device"] in report.read_text()
@@ -43,19 +77,25 @@ def test_json_and_report(tmp_path):
 
 def test_file_of_tasks(tmp_path):
     path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps({"prompt": "Robert keeps a pet pigeon.\nWhich pet does Robert keep?", "answer": ["a pigeon", "pigeon"]}))
+    path.write_text(
+        json.dumps(
+            {"prompt": "Robert keeps a pet pigeon.\nWhich pet does Robert keep?", "answer": ["a pigeon", "pigeon"]}
+        )
+    )
     done = vkprefill("-f", path, "--methods", "dense")
     assert "file" in done.stdout and "1/1" in done.stdout and "1 tasks" in done.stderr
 
     path.write_text(path.read_text() + '\n{"prompt": "x"}\n')
     done = vkprefill("-f", path, code=1)
-    assert f"Error: {path} line 2: \"answer\": found None" in done.stderr and "Traceback" not in done.stderr
+    assert f'Error: {path} line 2: "answer": found None' in done.stderr and "Traceback" not in done.stderr
 
 
 def test_missing_plots_extra(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["eval", "--plot", str(tmp_path / "p.png")]) == 1
-    assert capsys.readouterr().err == "Error: --plot: matplotlib is not installed; run: pip install 'vkprefill[plots]'\n"
+    assert (
+        capsys.readouterr().err == "Error: --plot: matplotlib is not installed; run: pip install 'vkprefill[plots]'\n"
+    )
 
 
 def test_plot(tmp_path):
@@ -66,8 +106,6 @@ def test_plot(tmp_path):
 
 
 def test_interrupted_run_reports_what_is_done(capsys, monkeypatch):
-    from vkprefill.evaluation import runs
-
     run_task, asked = runs.Evaluation._run_task, []
 
     def stop_at_second(self, task, cache, step):
@@ -80,8 +118,23 @@ def test_interrupted_run_reports_what_is_done(capsys, monkeypatch):
     assert main(["eval", "--lengths", "128", "--tasks", "3", "--methods", "dense", "--json", "-"]) == 130
     out, err = capsys.readouterr()
     found = json.loads(out)
-    assert found["interrupted"] and [o["task"] for o in found["outcomes"]] == ["single-128-0"]
+    assert not found["complete"] and [o["task"] for o in found["outcomes"]] == ["single-128-0"]
     assert "interrupted: 1 runs of 3 are done" in err
+
+
+def test_failed_run_reports_what_is_done(capsys, monkeypatch):
+    new_cache, made = runs.Model.new_cache, []
+
+    def fail_at_third(self, *args):
+        made.append(self)
+        if len(made) == 3:
+            raise OutOfMemoryError("no room")
+        return new_cache(self, *args)
+
+    monkeypatch.setattr(runs.Model, "new_cache", fail_at_third)
+    assert main(["eval", "--lengths", "128", "--tasks", "3", "--methods", "dense"]) == 1
+    out, err = capsys.readouterr()
+    assert "2/2" in out and "failed: 2 runs of 3 are done" in err and err.endswith("Error: no room\n")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +148,7 @@ def test_interrupted_run_reports_what_is_done(capsys, monkeypatch):
         (["--variant", "windw=3"], "--variant: found windw=3, wanted NAME=VALUE"),
         (["--specprefill-keep-ratio", "0.2"], "--specprefill-keep-ratio: eval sets it by --keep and --mass"),
         (["-f", "x.jsonl", "--lengths", "512"], "-f: --lengths, --kinds and --instruction are for made tasks"),
-        (["--json", "/no/such/folder/x.json"], "/no/such/folder/x.json: its folder does not exist"),
+        (["--json", "/no/such/folder/x.json"], "/no/such/folder/x.json: cannot be written"),
     ],
 )
 def test_bad_options(capsys, args, message):
@@ -114,7 +167,9 @@ def test_help_names_all(capsys):
     with pytest.raises(SystemExit):
         main(["eval", "--help"])
     text = capsys.readouterr().out
-    assert all(word in text for word in ("dense-state", "distractors", "--force-question", "--specprefill-lookahead", "-md"))
+    assert all(
+        word in text for word in ("dense-state", "distractors", "--force-question", "--specprefill-lookahead", "-md")
+    )
 
 
 def test_lengths_that_cannot_be_made():

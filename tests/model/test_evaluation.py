@@ -29,10 +29,14 @@ def draft(built_in) -> Model:
 
 @pytest.fixture(scope="module")
 def tasks(built_in) -> list[Task]:
-    return make_tasks(lambda prompt: encode_prompt(built_in, prompt)[0], LENGTH, ("single", "distractors"), NUM_TASKS, seed=0)
+    return make_tasks(
+        lambda prompt: encode_prompt(built_in, prompt)[0], LENGTH, ("single", "distractors"), NUM_TASKS, seed=0
+    )
 
 
-def outcomes(model: Model, draft: Model | None, tasks: list[Task], methods: list[str], budgets: list[Budget], variants=(BASE,)) -> list[Outcome]:
+def outcomes(
+    model: Model, draft: Model | None, tasks: list[Task], methods: list[str], budgets: list[Budget], variants=(BASE,)
+) -> list[Outcome]:
     """All of a run; what it took is given back."""
     before, free = Counter(model.device.allocated), len(model.pool.free_pages)
     evaluation = Evaluation(model, draft, methods, budgets, variants, max_tokens=12)
@@ -87,7 +91,9 @@ def test_the_choice_is_that_of_speculative_prefill(built_in, draft, tasks):
     speculative = vkprefill.SpecPrefill(built_in, draft, config)
     task = tasks[0]
     scored = speculative.score(list(task.token_ids))
-    selection = choose(scored.importance, task.token_ids, FREE, Budget("chunk", 0.2), task.question_at, built_in.tokenizer)
+    selection = choose(
+        scored.importance, task.token_ids, FREE, Budget("chunk", 0.2), task.question_at, built_in.tokenizer
+    )
     speculative.close()
     assert np.array_equal(selection.kept, scored.kept)
 
@@ -97,7 +103,7 @@ def test_the_choice_is_that_of_speculative_prefill(built_in, draft, tasks):
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])
 def test_copied_rows(load_model, kv_type):
-    """All rows: bit for bit. Some: the first attention layer's row, whose query has seen all, is the dense one cut and scaled to 1."""
+    """All rows: bit for bit. Some: the first attention layer's row is the dense one cut and scaled to sum 1."""
     model = load_model("tiny-c-q4km", kv_type=kv_type, max_context=1536)
     ids = np.random.Generator(np.random.SFC64(7)).integers(0, 256, 301).tolist()
     cache = model.new_cache()

@@ -46,7 +46,9 @@ def test_all_kept():
     assert chosen(Budget("chunk", 1.0)).kept_all
 
 
-@pytest.mark.parametrize("budget", [Budget("chunk", 0.1), Budget("chunk", 0.3), Budget("mass", 0.4), Budget("chunk", 1.0)])
+@pytest.mark.parametrize(
+    "budget", [Budget("chunk", 0.1), Budget("chunk", 0.3), Budget("mass", 0.4), Budget("chunk", 1.0)]
+)
 def test_controls_keep_as_many_tokens(budget):
     selection = chosen(budget)
     for kept in (random_chunks(selection, random.Random(1)), end_chunks(selection)):
@@ -64,7 +66,12 @@ def test_random_chunks_follow_the_seed_and_ends_are_the_ends():
 
 def test_variants():
     found = read_variant("lookahead=3,pool_size=1", BASE)
-    assert (found.label, found.config.lookahead, found.config.pool_size, found.force_question) == ("lookahead=3,pool_size=1", 3, 1, True)
+    assert (found.label, found.config.lookahead, found.config.pool_size, found.force_question) == (
+        "lookahead=3,pool_size=1",
+        3,
+        1,
+        True,
+    )
     assert found.scoring != BASE.scoring
     assert read_variant("score_layers=3,7,lookahead=0", BASE).config.score_layers == (3, 7)
     free = read_variant("force_question=no", BASE)
@@ -90,27 +97,64 @@ def test_wilson():
     assert wilson(10, 20) == pytest.approx((0.2993, 0.7007), abs=1e-3)
 
 
+ABOUT = dict(
+    command="vkprefill eval", date="2026-01-01", device="d", driver="v", model="m.gguf", draft=None, version="0"
+)
+
+
 def outcome(**given: object) -> Outcome:
-    fields = dict(task="t", kind="single", length=512, depth=0.5, method="draft", budget="20 %", variant="", answer="x", right=True,
-                  same_first=True, kl=0.5, prompt_n=500, kept_n=100, score_ms=1.0, lookahead_ms=2.0, select_ms=3.0, prefill_ms=4.0)
+    fields = dict(
+        task="t",
+        kind="single",
+        length=512,
+        depth=0.5,
+        method="draft",
+        budget="20 %",
+        variant="",
+        answer="x",
+        right=True,
+        same_first=True,
+        kl=0.5,
+        prompt_n=500,
+        kept_n=100,
+        score_ms=1.0,
+        lookahead_ms=2.0,
+        select_ms=3.0,
+        prefill_ms=4.0,
+    )
     return Outcome(**{**fields, **given})
 
 
 def test_cells():
-    found = cells([
-        outcome(method="dense", budget=""), outcome(length=1024), outcome(kl=1.5, right=False, same_first=False, score_ms=5.0),
-        outcome(kind="several", kl=0.1, score_ms=3.0), outcome(variant="window=9"),
-    ])
-    assert [(c.length, c.name) for c in found] == [(512, "dense"), (512, "draft"), (512, "draft window=9"), (1024, "draft")]
+    found = cells(
+        [
+            outcome(method="dense", budget=""),
+            outcome(length=1024),
+            outcome(kl=1.5, right=False, same_first=False, score_ms=5.0),
+            outcome(kind="several", kl=0.1, score_ms=3.0),
+            outcome(variant="window=9"),
+        ]
+    )
+    assert [(c.length, c.name) for c in found] == [
+        (512, "dense"),
+        (512, "draft"),
+        (512, "draft window=9"),
+        (1024, "draft"),
+    ]
     cell = found[1]
-    assert (cell.n, cell.right, cell.right_by_kind, cell.same_first) == (2, 1, {"single": [0, 1], "several": [1, 1]}, 0.5)
+    assert (cell.n, cell.right, cell.right_by_kind, cell.same_first) == (
+        2,
+        1,
+        {"single": [0, 1], "several": [1, 1]},
+        0.5,
+    )
     assert (cell.kl_mean, cell.kept_share, cell.score_ms, cell.ttft_ms) == (0.8, 0.2, 4.0, 13.0)
-    assert len(markdown(found).splitlines()) == 2 + 4 + 2
+    assert len(markdown(found, ABOUT).splitlines()) == 4 + 2 + 4 + 2
 
 
 def test_without_dense_run():
     (cell,) = cells([outcome(kl=None, same_first=None)])
-    assert cell.kl_mean is None and cell.same_first is None and "| - |" in markdown([cell])
+    assert cell.kl_mean is None and cell.same_first is None and "| - |" in markdown([cell], ABOUT)
 
 
 def test_missing_plots_extra(monkeypatch):

@@ -1,4 +1,4 @@
-"""Tasks: lengths in tokens, facts in their places and only there, the same for the same seed, and files with mistakes in them."""
+"""Tasks: lengths in tokens, facts in their places and only there, the same for the same seed; files with mistakes."""
 
 import importlib.util
 import json
@@ -28,7 +28,9 @@ def model() -> SimpleNamespace:
     path = Path(vkprefill.__file__).parent / "data" / "target.gguf"
     metadata = open_gguf(path).metadata
     tokenizer = Tokenizer.from_metadata(metadata)
-    return SimpleNamespace(tokenizer=tokenizer, chat_template=ChatTemplate(metadata["tokenizer.chat_template"], tokenizer), path=path)
+    return SimpleNamespace(
+        tokenizer=tokenizer, chat_template=ChatTemplate(metadata["tokenizer.chat_template"], tokenizer), path=path
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,11 @@ def tasks(encode) -> list[Task]:
 
 def facts_with(text: str, values: list[str]) -> list[str]:
     """Sentences or lines of a text that state one of these values as a fact does."""
-    starts = [s.partition("{v}")[0].rpartition("{n}")[2] for kind in (*sentences.FACTS, sentences.CODE_FACT) for s in kind.facts]
+    starts = [
+        s.partition("{v}")[0].rpartition("{n}")[2]
+        for kind in (*sentences.FACTS, sentences.CODE_FACT)
+        for s in kind.facts
+    ]
     pieces = text.replace("\n", ". ").split(". ")
     return [p for p in pieces for v in values if any(f"{s}{v}" in p and p.rstrip(".").endswith(v) for s in starts)]
 
@@ -78,7 +84,11 @@ def test_needles_stand_in_the_text_once(tasks):
         assert len(values) == (2 if task.kind == "several" else 1)
         found = facts_with(document(task), values)
         assert len(found) == len(values), (task.id, found)
-        name = found[0].split(" = ")[0] if task.kind == "code" else next(n for n in sentences.NAMES if n in found[0].split())
+        name = (
+            found[0].split(" = ")[0]
+            if task.kind == "code"
+            else next(n for n in sentences.NAMES if n in found[0].split())
+        )
         assert name in task.prompt.rpartition("\n")[2]
 
 
@@ -116,7 +126,9 @@ def test_instruction_follows_the_question(encode):
 
 
 def test_no_room(encode):
-    with pytest.raises(RequestError, match=r"length: 20 tokens, the facts and the question of a task \(single\) alone take \d+"):
+    with pytest.raises(
+        RequestError, match=r"length: 20 tokens, the facts and the question of a task \(single\) alone take \d+"
+    ):
         make_tasks(encode, 20, ("single",), 1, seed=0)
 
 

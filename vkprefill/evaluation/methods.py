@@ -1,7 +1,9 @@
 """Ways to answer a prompt, and which of its tokens each of them runs.
 
-The controls keep exactly as many tokens as the draft's choice, its forced tokens among them: what is compared is where the rest lies.
+The controls keep exactly as many tokens as the draft's choice, its forced tokens among them: what is compared is where
+the rest lies.
 """
+
 from __future__ import annotations
 
 import math
@@ -26,7 +28,14 @@ METHODS = {
     ENDS: "control: as many tokens, in the first and last chunks",
     DENSE_STATE: "control: dense prefill, then attention sees the draft's choice only (recurrent layers have seen all)",
 }
-SCORING = ("lookahead", "pool_size", "score_layers", "tail_queries", "window", "draft_context")  # settings that importance depends on
+SCORING = (
+    "lookahead",
+    "pool_size",
+    "score_layers",
+    "tail_queries",
+    "window",
+    "draft_context",
+)  # settings that importance depends on
 BUDGET = ("select_mode", "keep_ratio", "cumulative_mass")  # set by the grid
 FORCE_QUESTION = "force_question"
 
@@ -50,7 +59,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is kept: mode "chunk", that share of the chunks, or mode "mass", chunks with that share of the importance."""
+    """How much is kept: a share of the chunks (mode "chunk"), or chunks with a share of the importance ("mass")."""
 
     mode: str
     share: float
@@ -65,8 +74,10 @@ class Budget:
 
 
 def read_variant(text: str, base: Variant) -> Variant:
-    """"window=512" or "lookahead=3,pool_size=1": settings that differ from the base's. RequestError for a bad name or value."""
-    kinds = {setting.name: setting.metadata["kind"] for setting in fields(SpecPrefillConfig) if setting.name not in BUDGET}
+    """The base with other settings, "window=512" or "lookahead=3,pool_size=1". RequestError for a bad name or value."""
+    kinds = {
+        setting.name: setting.metadata["kind"] for setting in fields(SpecPrefillConfig) if setting.name not in BUDGET
+    }
     changes, force = {}, base.force_question
     parts: list[str] = []
     for part in text.split(","):  # a part without "=" belongs to the list before it
@@ -81,13 +92,21 @@ def read_variant(text: str, base: Variant) -> Variant:
         elif name in kinds and equals:
             changes[name] = read(name, kinds[name], value)
         else:
-            raise RequestError(f"--variant: found {printable(part)}, wanted NAME=VALUE[,...] with {FORCE_QUESTION}=yes or no, or a setting "
-                               f"of speculative prefill other than {', '.join(BUDGET)}")
+            raise RequestError(
+                f"--variant: found {printable(part)}, wanted NAME=VALUE[,...]: {FORCE_QUESTION}=yes or no, or a "
+                f"setting of speculative prefill other than {', '.join(BUDGET)}"
+            )
     return Variant(text, replace(base.config, **changes), force)
 
 
-def choose(importance: np.ndarray, token_ids: Sequence[int], variant: Variant, budget: Budget, question_at: int, tokenizer: Tokenizer
-           ) -> Selection:
+def choose(
+    importance: np.ndarray,
+    token_ids: Sequence[int],
+    variant: Variant,
+    budget: Budget,
+    question_at: int,
+    tokenizer: Tokenizer,
+) -> Selection:
     """The choice that SpecPrefill makes, with the question's chunks among the forced ones where the variant says so.
 
     In mode "chunk" those count in the budget: the other chunks are so many fewer.
@@ -97,7 +116,10 @@ def choose(importance: np.ndarray, token_ids: Sequence[int], variant: Variant, b
         question_chunk = question_at // config.chunk_size * config.chunk_size
         config = replace(config, tail=max(config.tail, num_tokens - question_chunk))
         if budget.mode == "chunk" and budget.share < 1:
-            most = math.ceil(budget.share * math.ceil(num_tokens / config.chunk_size) - 1e-9) * config.chunk_size + FIRST_KEPT
+            most = (
+                math.ceil(budget.share * math.ceil(num_tokens / config.chunk_size) - 1e-9) * config.chunk_size
+                + FIRST_KEPT
+            )
             config = replace(config, max_keep=min(config.max_keep or most, most))
     values = boost(normalise(importance, config.normalize), config)
     ends = line_ends(tokenizer.token_bytes(t) for t in token_ids) if config.chunk_align == "lines" else None
@@ -112,13 +134,13 @@ def random_chunks(selection: Selection, rng: random.Random) -> np.ndarray:
 
 
 def end_chunks(selection: Selection) -> np.ndarray:
-    """As many tokens as a selection keeps: the forced ones, and in turn the first chunk, the last, the second, the last but one..."""
+    """As many tokens as a selection keeps: the forced ones, and in turn the first chunk, the last, the second, ..."""
     count = len(selection.chunk_scores)
     return _fill(selection, [i // 2 if i % 2 == 0 else count - 1 - i // 2 for i in range(count)])
 
 
 def _fill(selection: Selection, order: list[int]) -> np.ndarray:
-    """Positions int32 [K], rising: the forced tokens and chunks in this order; of the last only as many tokens as are missing."""
+    """Positions int32 [K], rising: the forced tokens and chunks in this order; of the last only what is missing."""
     keep = np.zeros(selection.chunk_bounds[-1], bool)
     keep[selection.forced] = True
     for chunk in order:

@@ -1,4 +1,5 @@
 """Outcomes -> cells -> a table, or JSON."""
+
 from __future__ import annotations
 
 import math
@@ -18,9 +19,9 @@ Z_95 = 1.96
 class Cell:
     """The tasks of one length by one method.
 
-    right: exact matches of n; right_low, right_high: the 95 % interval of their share (Wilson); right_by_kind: kind -> [right, n];
-    same_first: share of first tokens equal to the dense run's, kl_mean in nats, None without a dense run; kept_share: mean; times: medians in
-    milliseconds.
+    right: matches of n; right_low, right_high: the 95 % interval of their share (Wilson); right_by_kind: kind ->
+    [right, n]; same_first: share of first tokens equal to the dense run's, kl_mean in nats, None without a dense run;
+    kept_share: mean; times: medians in milliseconds.
     """
 
     length: int | None
@@ -79,18 +80,42 @@ def _cell(length: int | None, budget: str, method: str, variant: str, group: lis
         return float(np.median([getattr(one, name) for one in group]))
 
     return Cell(
-        length, budget, method, variant, n, right, right / n, *wilson(right, n), by_kind,
+        length,
+        budget,
+        method,
+        variant,
+        n,
+        right,
+        right / n,
+        *wilson(right, n),
+        by_kind,
         float(np.mean([one.same_first for one in compared])) if compared else None,
         float(np.mean([one.kl for one in compared])) if compared else None,
-        float(np.mean([one.kept_n / one.prompt_n for one in group])), float(np.mean([one.prompt_n for one in group])),
+        float(np.mean([one.kept_n / one.prompt_n for one in group])),
+        float(np.mean([one.prompt_n for one in group])),
         *map(median, ("ttft_ms", "score_ms", "lookahead_ms", "select_ms", "prefill_ms")),
     )
 
 
-COLUMNS = ("length", "budget", "method", "right", "95 %", "by kind", "same first", "KL", "kept", "TTFT ms", "score+look+select+prefill ms")
-LEGEND = ("right: answers that match, of n, with the 95 % interval of the share. same first: first token as in the dense run. KL: of the first "
-          "token's distribution from the dense run's, nats. kept: share of the prompt that the model ran (dense-state: that attention sees). "
-          "Times: medians; TTFT is to the logits of the first token.")
+COLUMNS = (
+    "length",
+    "budget",
+    "method",
+    "right",
+    "95 %",
+    "by kind",
+    "same first",
+    "KL",
+    "kept",
+    "TTFT ms",
+    "score+look+select+prefill ms",
+)
+LEGEND = (
+    "right: answers that match, of n, with the 95 % interval of the share. same first: first token as in the dense "
+    "run. KL: of the first token's distribution from the dense run's, nats. kept: share of the prompt that the model "
+    "ran (dense-state: that attention sees). "
+    "Times: medians; TTFT is to the logits of the first token."
+)
 
 
 def rows(found: Sequence[Cell]) -> list[tuple[str, ...]]:
@@ -101,10 +126,19 @@ def rows(found: Sequence[Cell]) -> list[tuple[str, ...]]:
 def _row(c: Cell) -> tuple[str, ...]:
     split = " + ".join(f"{ms:.0f}" for ms in (c.score_ms, c.lookahead_ms, c.select_ms, c.prefill_ms))
     timed = c.method != DENSE_STATE  # it is a dense prefill and a slow copy
-    return ("file" if c.length is None else str(c.length), c.budget or "all", c.name, f"{c.right}/{c.n}",
-            f"{c.right_low * 100:.0f}-{c.right_high * 100:.0f}", ", ".join(f"{kind} {a}/{n}" for kind, (a, n) in c.right_by_kind.items()),
-            "-" if c.same_first is None else f"{c.same_first * 100:.0f} %", "-" if c.kl_mean is None else f"{c.kl_mean:.3g}",
-            f"{c.kept_share * 100:.1f} %", f"{c.ttft_ms:.0f}" if timed else "-", split if timed and c.method != DENSE else "-")
+    return (
+        "file" if c.length is None else str(c.length),
+        c.budget or "all",
+        c.name,
+        f"{c.right}/{c.n}",
+        f"{c.right_low * 100:.0f}-{c.right_high * 100:.0f}",
+        ", ".join(f"{kind} {a}/{n}" for kind, (a, n) in c.right_by_kind.items()),
+        "-" if c.same_first is None else f"{c.same_first * 100:.0f} %",
+        "-" if c.kl_mean is None else f"{c.kl_mean:.3g}",
+        f"{c.kept_share * 100:.1f} %",
+        f"{c.ttft_ms:.0f}" if timed else "-",
+        split if timed and c.method != DENSE else "-",
+    )
 
 
 def table(found: Sequence[Cell]) -> Table:
@@ -112,7 +146,7 @@ def table(found: Sequence[Cell]) -> Table:
     made, last = Table(caption=LEGEND, caption_justify="left"), None
     for name in COLUMNS:
         made.add_column(name, justify="left" if name in ("method", "by kind") else "right", overflow="fold")
-    for cell, row in zip(found, rows(found)):
+    for cell, row in zip(found, rows(found), strict=True):
         if last is not None and cell.length != last:
             made.add_section()
         last = cell.length
@@ -120,12 +154,18 @@ def table(found: Sequence[Cell]) -> Table:
     return made
 
 
-def markdown(found: Sequence[Cell]) -> str:
-    """The same table for a file."""
+def markdown(found: Sequence[Cell], about: dict[str, object]) -> str:
+    """The same table for a file, after what was run and where."""
+    where = "{date}, {device}, driver {driver}, {model} with {draft}, vkprefill {version}".format(**about)
     lines = [COLUMNS, ["---"] * len(COLUMNS), *rows(found)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{LEGEND}\n"
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"    {about['command']}\n\n{where}\n\n{body}\n\n{LEGEND}\n"
 
 
 def as_json(outcomes: Sequence[Outcome], about: dict[str, object]) -> dict[str, object]:
     """about: what was run and where; then the cells and every outcome."""
-    return {**about, "cells": [asdict(cell) for cell in cells(outcomes)], "outcomes": [{**asdict(o), "ttft_ms": o.ttft_ms} for o in outcomes]}
+    return {
+        **about,
+        "cells": [asdict(cell) for cell in cells(outcomes)],
+        "outcomes": [{**asdict(o), "ttft_ms": o.ttft_ms} for o in outcomes],
+    }

@@ -1,15 +1,28 @@
 """Runs tasks by each method and notes what came out."""
+
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vkprefill.cache import Cache
-from vkprefill.evaluation.methods import DENSE, DENSE_STATE, DRAFT, ENDS, RANDOM, Budget, Variant, choose, end_chunks, random_chunks
+from vkprefill.evaluation.methods import (
+    DENSE,
+    DENSE_STATE,
+    DRAFT,
+    ENDS,
+    RANDOM,
+    Budget,
+    Variant,
+    choose,
+    end_chunks,
+    random_chunks,
+)
 from vkprefill.evaluation.tasks import Task
 from vkprefill.model import Model
 from vkprefill.scorer import Importance, Scorer
@@ -22,8 +35,8 @@ Step = Callable[[str], None]
 class Outcome:
     """One task by one method. Times in milliseconds; those of steps that a method does not have are 0.
 
-    budget, variant: labels, empty for dense; same_first: the first token is the dense run's; kl: of its distribution from the dense run's, in
-    nats, D(dense || method); both None where there was no dense run.
+    budget, variant: labels, empty for dense; same_first: the first token is the dense run's; kl: of its distribution
+    from the dense run's, in nats, D(dense || method); both None where there was no dense run.
     """
 
     task: str
@@ -49,14 +62,36 @@ class Outcome:
         return self.score_ms + self.lookahead_ms + self.select_ms + self.prefill_ms
 
 
+@dataclass(frozen=True)
+class Run:
+    """A prefill: logits float32 [V] of the last token, tokens run, milliseconds."""
+
+    logits: np.ndarray
+    kept_n: int
+    prefill_ms: float
+    score_ms: float = 0.0
+    lookahead_ms: float = 0.0
+    select_ms: float = 0.0
+
+
 class Evaluation:
     """A model and its draft with the methods, budgets and variants to run. Close it to give the caches back.
 
-    The controls are run for the first variant only; the others only by the draft's choice. Greedy answers of at most max_tokens.
+    The controls are run for the first variant only; the others only by the draft's choice. Greedy answers of at most
+    max_tokens.
     """
 
-    def __init__(self, model: Model, draft: Model | None, methods: Sequence[str], budgets: Sequence[Budget], variants: Sequence[Variant], *,
-                 max_tokens: int = 32, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        draft: Model | None,
+        methods: Sequence[str],
+        budgets: Sequence[Budget],
+        variants: Sequence[Variant],
+        *,
+        max_tokens: int = 32,
+        seed: int = 0,
+    ) -> None:
         self.model, self.methods, self.budgets, self.variants = model, methods, budgets, variants
         self.max_tokens, self.seed = max_tokens, seed
         needs_draft = set(methods) - {DENSE}
@@ -79,51 +114,56 @@ class Evaluation:
                 cache.close()
 
     def _run_task(self, task: Task, cache: Cache, step: Step) -> Iterator[Outcome]:
-        dense_logits = None
-        ids = list(task.token_ids)
+        """cache: an empty one; what is run densely stays in it."""
+        ids, dense_logits = list(task.token_ids), None
         if DENSE in self.methods or DENSE_STATE in self.methods:
             start = time.perf_counter()
             if len(ids) > 1:
                 self.model.extend(ids[:-1], cache)
-            before = time.perf_counter() - start
+            extended = time.perf_counter()
             before_last = cache.snapshot()
-            start = time.perf_counter()
-            dense_logits = self.model.prefill(ids[-1:], cache=cache)
-            prefill_ms = (before + time.perf_counter() - start) * 1e3
+            resumed = time.perf_counter()
+            dense_logits = self.model.prefill(ids[-1:], cache=cache)  # the same bits as in one call
+            run = Run(dense_logits, len(ids), (extended - start + time.perf_counter() - resumed) * 1e3)
             if DENSE in self.methods:
-                answer = self._answer(dense_logits, cache)
-                yield self._outcome(task, DENSE, "", "", answer, dense_logits, dense_logits, len(ids), prefill_ms)
+                yield self._outcome(task, DENSE, "", "", run, dense_logits, self._answer(dense_logits, cache))
             cache.restore(before_last)
             before_last.free()
         scores: dict[tuple[object, ...], Importance] = {}
         for number, variant in enumerate(self.variants):
-            wanted = [m for m in self.methods if m != DENSE and (number == 0 or m == DRAFT)]
-            if not wanted:
-                continue
-            if variant.scoring not in scores:
+            methods = [m for m in self.methods if m != DENSE and (number == 0 or m == DRAFT)]
+            if methods and variant.scoring not in scores:
                 step(f"{task.id} scoring {variant.label}")
                 scores[variant.scoring] = self._scorers[variant.scoring].score(ids, variant.config)
-            scored = scores[variant.scoring]
-            for budget in self.budgets:
-                start = time.perf_counter()
-                selection = choose(scored.values, ids, variant, budget, task.question_at, self.model.tokenizer)
-                select_ms = (time.perf_counter() - start) * 1e3
-                rng = random.Random(f"{self.seed}/{task.id}/{budget.label}")
-                for method in wanted:
-                    step(f"{task.id} {method} {budget.label} {variant.label}")
-                    kept = {RANDOM: lambda: random_chunks(selection, rng), ENDS: lambda: end_chunks(selection)}.get(
-                        method, lambda: selection.kept)().tolist()
-                    start = time.perf_counter()
-                    run = cache.copy_rows(kept[:-1]) if method == DENSE_STATE else self.model.new_cache()
-                    try:
-                        todo = kept[-1:] if method == DENSE_STATE else kept
-                        logits = self.model.prefill([ids[k] for k in todo], todo, run)
-                        ms = (time.perf_counter() - start) * 1e3
-                        answer = self._answer(logits, run)
-                    finally:
-                        run.close()
-                    times = (scored, select_ms) if method == DRAFT else None
-                    yield self._outcome(task, method, budget.label, variant.label, answer, logits, dense_logits, len(kept), ms, times)
+            for budget, method in itertools.product(self.budgets if methods else (), methods):
+                step(f"{task.id} {method} {budget.label} {variant.label}")
+                run, answer = self._run_sparse(task, method, variant, budget, scores[variant.scoring], cache)
+                yield self._outcome(task, method, budget.label, variant.label, run, dense_logits, answer)
+
+    def _run_sparse(
+        self, task: Task, method: str, variant: Variant, budget: Budget, scored: Importance, dense: Cache
+    ) -> tuple[Run, str]:
+        """The answer from the tokens that a method keeps. dense: the cache of a dense run, for dense-state."""
+        start = time.perf_counter()
+        selection = choose(scored.values, task.token_ids, variant, budget, task.question_at, self.model.tokenizer)
+        select_ms = (time.perf_counter() - start) * 1e3
+        if method == RANDOM:
+            kept = random_chunks(selection, random.Random(f"{self.seed}/{task.id}/{budget.label}")).tolist()
+        else:
+            kept = (end_chunks(selection) if method == ENDS else selection.kept).tolist()
+        start = time.perf_counter()
+        if method == DENSE_STATE and len(kept) > 1:
+            cache, todo = dense.copy_rows(kept[:-1]), kept[-1:]
+        else:
+            cache, todo = self.model.new_cache(), kept
+        try:
+            logits = self.model.prefill([task.token_ids[k] for k in todo], todo, cache)
+            run = Run(logits, len(kept), (time.perf_counter() - start) * 1e3)
+            if method == DRAFT:
+                run = replace(run, score_ms=scored.score_ms, lookahead_ms=scored.lookahead_ms, select_ms=select_ms)
+            return run, self._answer(logits, cache)
+        finally:
+            cache.close()
 
     def _answer(self, logits: np.ndarray, cache: Cache) -> str:
         """The greedy answer that starts with the best token of these logits."""
@@ -136,13 +176,27 @@ class Evaluation:
             token = int(self.model.decode_candidates(token, cache, 1)[0][0])
         return tokenizer.decode(tokens, special=False)
 
-    def _outcome(self, task: Task, method: str, budget: str, variant: str, answer: str, logits: np.ndarray, dense: np.ndarray | None,
-                 kept_n: int, prefill_ms: float, times: tuple[Importance, float] | None = None) -> Outcome:
-        scored, select_ms = times or (None, 0.0)
+    def _outcome(
+        self, task: Task, method: str, budget: str, variant: str, run: Run, dense: np.ndarray | None, answer: str
+    ) -> Outcome:
         return Outcome(
-            task.id, task.kind, task.length, task.depth, method, budget, variant, answer, task.is_right(answer),
-            None if dense is None else bool(logits.argmax() == dense.argmax()), None if dense is None else divergence(dense, logits),
-            len(task.token_ids), kept_n, scored.score_ms if scored else 0.0, scored.lookahead_ms if scored else 0.0, select_ms, prefill_ms,
+            task=task.id,
+            kind=task.kind,
+            length=task.length,
+            depth=task.depth,
+            method=method,
+            budget=budget,
+            variant=variant,
+            answer=answer,
+            right=task.is_right(answer),
+            same_first=None if dense is None else bool(run.logits.argmax() == dense.argmax()),
+            kl=None if dense is None else divergence(dense, run.logits),
+            prompt_n=len(task.token_ids),
+            kept_n=run.kept_n,
+            score_ms=run.score_ms,
+            lookahead_ms=run.lookahead_ms,
+            select_ms=run.select_ms,
+            prefill_ms=run.prefill_ms,
         )
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
-"""What the tasks' texts are made of: filler sentences, facts about people, questions about the facts, and lines of code.
+"""What the tasks' texts are made of: filler sentences, facts about people, questions about them, and lines of code.
 
-The words and wordings are those of tools/train_demo/grammar.py, plain English for any chat model and all that the built-in pair knows; only the
-code is foreign to it.
+The words and wordings are those of tools/train_demo/grammar.py: plain English for any chat model, and all that the
+built-in pair knows. Only the code is foreign to it.
 """
+
 from __future__ import annotations
 
 import random
@@ -47,8 +48,20 @@ VERBS = """
     praised
 """.split()
 ADVERBS = "slowly quickly again often quietly finally carefully later together alone".split()
-TIMES = ("In the morning", "After lunch", "Last week", "Before dawn", "In the evening", "On Monday", "On Friday", "At noon", "In spring",
-         "During the winter", "That night", "Some days later")
+TIMES = (
+    "In the morning",
+    "After lunch",
+    "Last week",
+    "Before dawn",
+    "In the evening",
+    "On Monday",
+    "On Friday",
+    "At noon",
+    "In spring",
+    "During the winter",
+    "That night",
+    "Some days later",
+)
 
 FILLERS = (
     "The {adj} {noun} stood near the {place}.",
@@ -70,7 +83,8 @@ FILLERS = (
 )
 CODE_FILLERS = (
     "def {verb}_{noun}({noun2}):\n    return {noun2} + {small}\n",
-    "def {verb}_{noun}({noun2}, {place}):\n    if {noun2} > {large}:\n        return {place}\n    return {noun2} * {small}\n",
+    "def {verb}_{noun}({noun2}, {place}):\n"
+    "    if {noun2} > {large}:\n        return {place}\n    return {noun2} * {small}\n",
     "{noun}_{place} = [{small}, {large}, {small2}]\n",
     "class {adj}_{noun}:\n    {place} = {large}\n",
 )
@@ -139,8 +153,20 @@ CODE_FACT = FactKind(
 def filler(rng: random.Random, templates: tuple[str, ...] = FILLERS) -> str:
     """One sentence, or piece of code, that holds no fact."""
     return rng.choice(templates).format(
-        adj=rng.choice(ADJECTIVES), adj2=rng.choice(ADJECTIVES), adj3=rng.choice(ADJECTIVES), noun=rng.choice(NOUNS),
-        noun2=rng.choice(NOUNS), place=rng.choice(PLACES), place2=rng.choice(PLACES), verb=rng.choice(VERBS), adv=rng.choice(ADVERBS),
-        time=rng.choice(TIMES), name=rng.choice(NAMES), name2=rng.choice(NAMES), city=rng.choice(CITIES), small=rng.randrange(2, 99),
-        small2=rng.randrange(2, 99), large=rng.randrange(10, 999),
+        adj=rng.choice(ADJECTIVES),
+        adj2=rng.choice(ADJECTIVES),
+        adj3=rng.choice(ADJECTIVES),
+        noun=rng.choice(NOUNS),
+        noun2=rng.choice(NOUNS),
+        place=rng.choice(PLACES),
+        place2=rng.choice(PLACES),
+        verb=rng.choice(VERBS),
+        adv=rng.choice(ADVERBS),
+        time=rng.choice(TIMES),
+        name=rng.choice(NAMES),
+        name2=rng.choice(NAMES),
+        city=rng.choice(CITIES),
+        small=rng.randrange(2, 99),
+        small2=rng.randrange(2, 99),
+        large=rng.randrange(10, 999),
     )

@@ -1,4 +1,5 @@
 """Tasks with known answers: needles in a text made on the spot, or a user's own prompts from a JSONL file."""
+
 from __future__ import annotations
 
 import json
@@ -32,8 +33,9 @@ QUESTION_TOKENS = 64  # a file's prompt that does not say what its question is: 
 class Task:
     """A prompt with the answers that are right.
 
-    length: tokens asked for (a file's tasks: None); question_at: first token of the question; depth: where in the text the fact stands, from
-    0 to 1; contains: an answer that contains a right one is right, else it must be equal after strip.
+    length: tokens asked for (a file's tasks: None); question_at: first token of the question; depth: where in the text
+    the fact stands, from 0 to 1; contains: an answer that contains a right one is right, else it must be equal after
+    strip.
     """
 
     id: str
@@ -50,11 +52,13 @@ class Task:
         return any(one in answer if self.contains else one == answer.strip() for one in self.answers)
 
 
-def make_tasks(encode: Encoder, length: int, kinds: Sequence[str], count: int, seed: int, instruction: str = "") -> list[Task]:
-    """`count` tasks of a length in tokens, of the kinds in turn, their facts spread evenly over the text. The same for the same arguments.
+def make_tasks(
+    encode: Encoder, length: int, kinds: Sequence[str], count: int, seed: int, instruction: str = ""
+) -> list[Task]:
+    """`count` tasks of a length in tokens, of the kinds in turn, their facts spread evenly over the text.
 
-    A prompt has at most `length` tokens, and lacks less than one filler sentence. instruction: follows the question. Raises RequestError for a
-    length that has no room for the facts and the question.
+    The same for the same arguments. A prompt has at most `length` tokens, and lacks less than one filler sentence.
+    instruction: follows the question. Raises RequestError for a length without room for the facts and the question.
     """
     tasks = []
     for i in range(count):
@@ -64,7 +68,9 @@ def make_tasks(encode: Encoder, length: int, kinds: Sequence[str], count: int, s
     return tasks
 
 
-def _make_task(encode: Encoder, length: int, kind: str, depth: float, rng: random.Random, name: str, instruction: str) -> Task:
+def _make_task(
+    encode: Encoder, length: int, kind: str, depth: float, rng: random.Random, name: str, instruction: str
+) -> Task:
     is_code = kind == "code"
     fact: FactKind = CODE_FACT if is_code else rng.choice(FACTS)
     num_needles = 2 if kind == "several" else 1
@@ -77,7 +83,7 @@ def _make_task(encode: Encoder, length: int, kind: str, depth: float, rng: rando
         if (value := fact.value(rng)) not in values[:num_needles]:
             values.append(value)
     depths = [depth, *(rng.random() for _ in names[1:])]
-    facts = [(d, rng.choice(fact.facts).format(n=n, v=v)) for d, n, v in zip(depths, names, values)]
+    facts = [(d, rng.choice(fact.facts).format(n=n, v=v)) for d, n, v in zip(depths, names, values, strict=True)]
     question = (fact.pair_question if num_needles == 2 else rng.choice(fact.questions)).format(n=names[0], m=names[-1])
     question += f" {instruction}" if instruction else ""
     pool = [filler(rng, CODE_FILLERS if is_code else FILLERS) for _ in range(length // LEAST_FILLER_TOKENS + 1)]
@@ -87,7 +93,7 @@ def _make_task(encode: Encoder, length: int, kind: str, depth: float, rng: rando
         pieces = pool[:num_fillers]
         for where, sentence in sorted(facts, reverse=True):
             pieces.insert(round(where * num_fillers), sentence)
-        return "".join(piece + end for piece, end in zip(pieces, ends)).rstrip()
+        return "".join(piece + end for piece, end in zip(pieces, ends, strict=False)).rstrip()
 
     least = len(encode(f"{text(0)}\n{question}"))
     if least > length:
@@ -98,13 +104,23 @@ def _make_task(encode: Encoder, length: int, kind: str, depth: float, rng: rando
         low, high = (middle, high) if len(encode(f"{text(middle)}\n{question}")) <= length else (low, middle)
     prompt = f"{text(low)}\n{question}"
     ids = encode(prompt)
-    return Task(name, kind, length, prompt, tuple(ids), _first_difference(ids, encode(text(low))), (" and ".join(values[:num_needles]),), depth)
+    return Task(
+        name,
+        kind,
+        length,
+        prompt,
+        tuple(ids),
+        _first_difference(ids, encode(text(low))),
+        (" and ".join(values[:num_needles]),),
+        depth,
+    )
 
 
 def read_tasks(path: str | Path, encode: Encoder) -> list[Task]:
-    """A JSONL file's tasks: objects with `prompt` or `messages`, `answer` (a string or several), and `question` where it is to be kept.
+    """A JSONL file's tasks: objects with `prompt` or `messages`, `answer` (a string or several), maybe `question`.
 
-    `question` is a part of the prompt or of its last message. Empty lines are skipped. Raises RequestError, with the line's number.
+    `question` is a part of the prompt or of its last message: what is kept in any case. Empty lines are skipped. Raises
+    RequestError, with the line's number.
     """
     try:
         lines = Path(path).read_bytes().split(b"\n")
@@ -151,7 +167,9 @@ def _without(prompt: str | list[dict[str, object]], question: object) -> str | l
     """The prompt with a shorter text where the question was."""
     text = prompt if isinstance(prompt, str) else prompt[-1].get("content")
     if not (isinstance(question, str) and question and isinstance(text, str) and question in text):
-        raise RequestError(f'"question": found {printable(question)}, wanted a part of the prompt or of its last message')
+        raise RequestError(
+            f'"question": found {printable(question)}, wanted a part of the prompt or of its last message'
+        )
     before, after = text.rsplit(question, 1)
     rest = f"{before}?{after}"
     return rest if isinstance(prompt, str) else [*prompt[:-1], {**prompt[-1], "content": rest}]
