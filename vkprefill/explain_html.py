@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from html import escape
 
 from vkprefill.explain import (
@@ -82,7 +83,7 @@ details { margin-top: 2rem; } summary { font-weight: 600; cursor: pointer; }
 table { border-collapse: collapse; margin-top: .5rem; font-size: .875rem; }
 td, th { text-align: left; font-weight: 400; padding: .15rem 1.5rem .15rem 0; border-bottom: 1px solid var(--line);
   overflow-wrap: anywhere; }
-.changed { font-weight: 600; }
+.changed > * { font-weight: 700; }
 @media print { #token, .only { display: none; } }
 """ + "".join(
     f".h{level} {{ background: rgb(var(--heat) / calc(var(--most) * {level / (HEAT_LEVELS - 1):.3f})); }}\n"
@@ -247,7 +248,7 @@ def _prompt(explanation: Explanation) -> str:
             parts.append(text)
         else:
             count = group[-1].end - group[0].start
-            parts.append(f'<del><b class="gap"> [{count} dropped] </b>{text}</del>')
+            parts.append(f'<del><b class="gap"> [{count} dropped]</b>{text}</del>')
     return "".join(parts)
 
 
@@ -264,7 +265,7 @@ def _settings(explanation: Explanation) -> str:
     defaults = SpecPrefillConfig().as_dict()
     rows = "".join(
         f'<tr class="{"" if value == defaults.get(name) else "changed"}"><th scope="row">{_text(name)}</th>'
-        f"<td>{_text(value)}</td></tr>"
+        f"<td>{_text(json.dumps(value))}</td></tr>"
         for name, value in explanation.report.settings.items()
     )
-    return f"<details><summary>Settings</summary><table>{rows}</table></details>"
+    return f"<details><summary>Settings</summary><p class="soft">Bold: not the default.</p><table>{rows}</table></details>"
