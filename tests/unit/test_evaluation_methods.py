@@ -1,5 +1,6 @@
 """Which tokens each method runs, what a variant and a budget mean, and the numbers of the report."""
 
+import io
 import math
 import random
 import sys
@@ -7,11 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.methods import Budget, Variant, choose, end_chunks, random_chunks, read_variant
-from vkprefill.evaluation.plot import require_matplotlib
-from vkprefill.evaluation.report import cells, markdown, wilson
+from vkprefill.evaluation.plot import plot, require_matplotlib
+from vkprefill.evaluation.report import cells, markdown, table, wilson
 from vkprefill.evaluation.runs import Outcome, divergence
 from vkprefill.selection import boost, normalise, select
 from vkprefill.specprefill_config import SpecPrefillConfig
@@ -155,6 +157,21 @@ def test_cells():
 def test_without_dense_run():
     (cell,) = cells([outcome(kl=None, same_first=None)])
     assert cell.kl_mean is None and cell.same_first is None and "| - |" in markdown([cell], ABOUT)
+
+
+def test_picture_of_all_and_none_right():
+    pytest.importorskip("matplotlib")
+    file = io.BytesIO()
+    plot(cells([outcome(method="dense", budget="")] * 20 + [outcome(right=False)] * 7), file)
+    assert file.getvalue().startswith(b"\x89PNG")
+
+
+def test_table_fits_a_terminal():
+    out = io.StringIO()
+    Console(file=out, width=80).print(
+        table(cells([outcome(method="dense-state", budget="mass 85 %", kl=1.234e-5)]), 80)
+    )
+    assert "dense-state" in out.getvalue() and "mass 85 %" in out.getvalue() and "1.2e-05" in out.getvalue()
 
 
 def test_missing_plots_extra(monkeypatch):

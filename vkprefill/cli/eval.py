@@ -128,7 +128,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         help="run the draft with other settings too, such as window=512 "
         "or lookahead=3,pool_size=1 or force_question=no; may be given several times",
     )
-    output = parser.add_argument_group("output (a table on stdout)")
+    output = parser.add_argument_group("output (a table on stdout, without some columns on a narrow terminal)")
     output.add_argument(
         "--json", metavar="FILE", help="write cells and outcomes as JSON; - for stdout, and the table on stderr"
     )
@@ -214,7 +214,7 @@ def write(outcomes: Sequence[Outcome], about: dict[str, object], files: Files, *
     console = Console(stderr=json_on_stdout)
     if not console.is_terminal:
         console = Console(stderr=json_on_stdout, width=PIPED_WIDTH)
-    console.print(table(found))
+    console.print(table(found, console.width))
     text = json.dumps(as_json(outcomes, about), ensure_ascii=False)
     if json_on_stdout:
         print(text)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from vkprefill.evaluation.methods import DENSE, DENSE_STATE
@@ -54,7 +55,7 @@ def wilson(right: int, n: int) -> tuple[float, float]:
     share, spread = right / n, Z_95**2 / n
     middle = (share + spread / 2) / (1 + spread)
     half = Z_95 * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding at 0 and 1
 
 
 def cells(outcomes: Sequence[Outcome]) -> list[Cell]:
@@ -104,16 +105,18 @@ COLUMNS = (
     "right",
     "95 %",
     "by kind",
-    "same first",
+    "first %",
     "KL",
-    "kept",
+    "kept %",
     "TTFT ms",
-    "score+look+select+prefill ms",
+    "score+look+select+prefill",
 )
+WIDE = ("by kind", "score+look+select+prefill")  # columns that a narrow terminal has no room for
+WIDE_LEAST = 150  # characters of a terminal that has
 LEGEND = (
-    "right: answers that match, of n, with the 95 % interval of the share. same first: first token as in the dense "
-    "run. KL: of the first token's distribution from the dense run's, nats. kept: share of the prompt that the model "
-    "ran (dense-state: that attention sees). "
+    "right: answers that match, of n, with the 95 % interval of the share. first: share of first tokens as in the "
+    "dense run. KL: of the first token's distribution from the dense run's, nats. kept: share of the prompt that the "
+    "model ran (dense-state: that attention sees). "
     "Times: medians; TTFT is to the logits of the first token."
 )
 
@@ -124,7 +127,7 @@ def rows(found: Sequence[Cell]) -> list[tuple[str, ...]]:
 
 
 def _row(c: Cell) -> tuple[str, ...]:
-    split = " + ".join(f"{ms:.0f}" for ms in (c.score_ms, c.lookahead_ms, c.select_ms, c.prefill_ms))
+    split = "+".join(f"{ms:.0f}" for ms in (c.score_ms, c.lookahead_ms, c.select_ms, c.prefill_ms))
     timed = c.method != DENSE_STATE  # it is a dense prefill and a slow copy
     return (
         "file" if c.length is None else str(c.length),
@@ -133,24 +136,29 @@ def _row(c: Cell) -> tuple[str, ...]:
         f"{c.right}/{c.n}",
         f"{c.right_low * 100:.0f}-{c.right_high * 100:.0f}",
         ", ".join(f"{kind} {a}/{n}" for kind, (a, n) in c.right_by_kind.items()),
-        "-" if c.same_first is None else f"{c.same_first * 100:.0f} %",
-        "-" if c.kl_mean is None else f"{c.kl_mean:.3g}",
-        f"{c.kept_share * 100:.1f} %",
+        "-" if c.same_first is None else f"{c.same_first * 100:.0f}",
+        "-" if c.kl_mean is None else f"{c.kl_mean:.2g}",
+        f"{c.kept_share * 100:.1f}",
         f"{c.ttft_ms:.0f}" if timed else "-",
         split if timed and c.method != DENSE else "-",
     )
 
 
-def table(found: Sequence[Cell]) -> Table:
-    """For the terminal."""
-    made, last = Table(caption=LEGEND, caption_justify="left"), None
-    for name in COLUMNS:
-        made.add_column(name, justify="left" if name in ("method", "by kind") else "right", overflow="fold")
+def table(found: Sequence[Cell], width: int) -> Table:
+    """For a terminal of so many characters."""
+    made, last = (
+        Table(caption=LEGEND, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True),
+        None,
+    )
+    shown = [i for i, name in enumerate(COLUMNS) if width >= WIDE_LEAST or name not in WIDE]
+    for name in (COLUMNS[i] for i in shown):
+        is_text = name in ("method", "by kind")
+        made.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
     for cell, row in zip(found, rows(found), strict=True):
         if last is not None and cell.length != last:
             made.add_section()
         last = cell.length
-        made.add_row(*row)
+        made.add_row(*(row[i] for i in shown))
     return made
 
 
