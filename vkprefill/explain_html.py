@@ -268,4 +268,5 @@ def _settings(explanation: Explanation) -> str:
         f"<td>{_text(json.dumps(value))}</td></tr>"
         for name, value in explanation.report.settings.items()
     )
-    return f"<details><summary>Settings</summary><p class="soft">Bold: not the default.</p><table>{rows}</table></details>"
+    note = '<p class="soft">Bold: not the default.</p>'
+    return f"<details><summary>Settings</summary>{note}<table>{rows}</table></details>"
