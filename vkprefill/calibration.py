@@ -102,8 +102,9 @@ def _store(path: Path, key: str, speed: Speed) -> None:
     entries = {k: asdict(v) for k, v in _load(path).items()} | {key: asdict(speed)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(entries, file, indent=1)
-        os.replace(file.name, path)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            file = Path(folder) / path.name
+            file.write_text(json.dumps(entries, indent=1))
+            os.replace(file, path)
     except OSError as error:
         log.warning("calibration: %s cannot be written (%s)", path, error)

@@ -28,6 +28,7 @@ class PromptCache:
         self.cache = cache
         self.prompt: list[int] = []
         self.exact = True
+        self._rows = 0  # of the cache that stand for `prompt`
         self._marks: list[_Mark] = []
 
     def go_back(self, prompt: Sequence[int], *, exact_only: bool) -> int:
@@ -40,18 +41,20 @@ class PromptCache:
 
         usable = [m for m in self._marks if not m.snapshot.stale and fits(m.prompt, m.exact)]
         best = max(usable, key=lambda m: len(m.prompt), default=None)
-        if not self.cache.broken and fits(self.prompt, self.exact) and (best is None or len(self.prompt) >= len(best.prompt)):
+        intact = not self.cache.broken and len(self.cache) == self._rows
+        if intact and fits(self.prompt, self.exact) and (best is None or len(self.prompt) >= len(best.prompt)):
             return len(self.prompt)
         if best is None:
             self.reset()
         else:
             self.cache.restore(best.snapshot)
-            self.prompt, self.exact = list(best.prompt), best.exact
+            self.prompt, self.exact, self._rows = list(best.prompt), best.exact, len(self.cache)
         return len(self.prompt)
 
     def note(self, tokens: Sequence[int], *, exact: bool = True) -> None:
-        """The cache now stands for these further prompt tokens."""
+        """The cache, as it is now, stands for these further prompt tokens; what is run and not noted does not count."""
         self.prompt += [int(t) for t in tokens]
+        self._rows = len(self.cache)
         self.exact = self.exact and exact
 
     def mark(self) -> None:
@@ -62,18 +65,10 @@ class PromptCache:
         except OutOfMemoryError:
             pass
 
-    def drop_unnoted(self) -> None:
-        """Back to the end of `prompt` after tokens were run that were not noted; without a mark there, forget all."""
-        for mark in self._marks:
-            if mark.prompt == self.prompt and not mark.snapshot.stale:
-                self.cache.restore(mark.snapshot)
-                return
-        self.reset()
-
     def reset(self) -> None:
         self._drop_marks()
         self.cache.reset()
-        self.prompt, self.exact = [], True
+        self.prompt, self.exact, self._rows = [], True, 0
 
     def close(self) -> None:
         self._drop_marks()

@@ -100,19 +100,14 @@ class Scorer:
             prompts.mark()
         scored = time.perf_counter()
         num_steps = tail
-        try:
-            for _ in range(lookahead):
-                if token in draft.tokenizer.eog_token_ids:
-                    break
-                draft.run_decode(token, prompts.cache, 1, program=programs.decode)
-                token = int(draft.candidates(1)[0][0])
-                num_steps += 1
-            values = programs.total() / np.float32(num_steps)
-        finally:
-            done = time.perf_counter()
-            if (len(prompts.cache) > num_tokens or prompts.cache.broken) and not draft.device.lost:
-                prompts.drop_unnoted()  # the cache must not stand for tokens the draft made up
-        return Importance(values, num_steps, cached, (scored - start) * 1e3, (done - scored) * 1e3)
+        for _ in range(lookahead):  # tokens the draft makes up are not noted: the next call goes back to the mark before them
+            if token in draft.tokenizer.eog_token_ids:
+                break
+            draft.run_decode(token, prompts.cache, 1, program=programs.decode)
+            token = int(draft.candidates(1)[0][0])
+            num_steps += 1
+        values = programs.total() / np.float32(num_steps)
+        return Importance(values, num_steps, cached, (scored - start) * 1e3, (time.perf_counter() - scored) * 1e3)
 
     def _programs_for(self, layers: tuple[int, ...], lookahead: int, tail: int, pool_size: int, num_keys: int) -> _ScorePrograms:
         key = (layers, lookahead > 0, min(tail, self.draft.prefill_chunk), pool_size)
