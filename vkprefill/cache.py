@@ -7,7 +7,7 @@ keys and values are only appended, so going back is a matter of the length, but 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,6 +44,7 @@ class CachePool:
         pages = num_pages(max_context)
         self.num_slots = pages * PAGE
         self.free_pages = list(range(pages))
+        self.on_full: Callable[[int], None] | None = None  # called when fewer pages are free than needed: it may close or reset other caches
         self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="kv_cache")
         shape = (pages, kv_words(config, kv_type))
         self.kv = {
@@ -181,6 +182,8 @@ class Cache:
         if needed > self.max_context:
             raise RequestError(f"context: {len(self)} cached and {num_tokens} new tokens, the cache holds {self.max_context}")
         missing = num_pages(needed) - len(self.pages)
+        if missing > len(self.pool.free_pages) and self.pool.on_full is not None:
+            self.pool.on_full(missing)
         free = self.pool.free_pages
         if missing > len(free):
             raise OutOfMemoryError(f"KV cache: {missing * PAGE} more slots wanted, {len(free) * PAGE} of {self.pool.num_slots} are free; "

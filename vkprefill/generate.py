@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -184,7 +184,8 @@ def _next_token(model: Model, tokens: Sequence[int] | int, cache: Cache, sampler
 
 def stream_tokens(model: Model, token_ids: Sequence[int], cache: Cache, sampling: SamplingConfig, plan: Plan, *,
                   max_tokens: int | None = None, timings: Timings | None = None, started: float | None = None,
-                  progress: PrefillProgress | None = None) -> Iterator[GenerationPart]:
+                  progress: PrefillProgress | None = None, make_sampler: Callable[[SamplingConfig], Sampler] = Sampler
+                  ) -> Iterator[GenerationPart]:
     """The answer to a prompt of token ids, piece by piece, on the caller's cache. See stream_generate.
 
     sampling: resolved; plan: which tokens of the prompt are run (the others are in the cache, or left out); started: the time, by
@@ -201,7 +202,7 @@ def stream_tokens(model: Model, token_ids: Sequence[int], cache: Cache, sampling
     limit = min(room + 1, max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
     run_ids = np.asarray(token_ids)[plan.kept]
-    for token_id in generate_step(model, run_ids, cache, Sampler(sampling), timings=timings, positions=plan.kept, progress=progress):
+    for token_id in generate_step(model, run_ids, cache, make_sampler(sampling), timings=timings, positions=plan.kept, progress=progress):
         if timings.predicted_n == 1:
             report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - started) * 1e3
         if token_id in model.tokenizer.eog_token_ids:

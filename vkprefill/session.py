@@ -7,7 +7,7 @@ With a draft, each turn's new tokens are scored and pruned; what earlier turns l
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from vkprefill.generate import (GenerationPart, GenerationResult, Timings, colle
                                 template_variables)
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.prompt_cache import PromptCache
-from vkprefill.sampling import SamplingConfig
+from vkprefill.sampling import Sampler, SamplingConfig
 from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill
 from vkprefill.specprefill_config import SpecPrefillConfig
 
@@ -49,13 +49,29 @@ class Session:
         how many prompt tokens were not looked at again.
         """
         started = time.perf_counter()
-        model, template, prompts = self.model, self.model.chat_template, self._prompts
+        template = self.model.chat_template
         if template is None:
-            raise RequestError(f"chat: {model.path.name} has no chat template")
+            raise RequestError(f"chat: {self.model.path.name} has no chat template")
         options = template_variables(template_kwargs)
         ids = template.encode(messages, tools=tools, **options)
         history = template.encode(messages, tools=tools, add_generation_prompt=False, **options)
-        history_n = len(history) if ids[: len(history)] == history else 0
+        facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
+        yield from self.stream_ids(ids, mark_at=[len(history)] if ids[: len(history)] == history else [], max_tokens=max_tokens,
+                                   sampling=sampling, specprefill=specprefill, spec=spec, facts=facts, kept_ranges=kept_ranges,
+                                   progress=progress, started=started)
+
+    def stream_ids(self, ids: Sequence[int], *, mark_at: Sequence[int] = (), max_tokens: int | None = None,
+                   sampling: SamplingConfig | None = None, specprefill: bool = True, spec: SpecPrefillConfig | None = None,
+                   facts: RequestFacts | None = None, kept_ranges: Sequence[Sequence[int]] | None = None,
+                   progress: PrefillProgress | None = None, scoring_progress: PrefillProgress | None = None, started: float | None = None,
+                   make_sampler: Callable[[SamplingConfig], Sampler] = Sampler) -> Iterator[GenerationPart]:
+        """As stream, for a conversation rendered by the caller.
+
+        mark_at: rising lengths of the beginnings that later prompts will share, the last being that of the history; scoring_progress: of the
+        draft (None: progress); started: the time that ttft_ms counts from.
+        """
+        started = time.perf_counter() if started is None else started
+        model, prompts, ids = self.model, self._prompts, list(ids)
         sampling = (sampling or SamplingConfig()).resolve(model.metadata, ends_in_thinking(model, ids))
         if len(ids) >= self.cache.max_context and (self._speculative is None or not specprefill):
             raise RequestError(f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}")
@@ -63,30 +79,32 @@ class Session:
         if self._speculative is None:
             plan = dense_plan(len(ids), reused)
         else:
-            facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
             plan = self._speculative.plan(ids, cached_n=reused, config=spec, facts=facts, kept_ranges=kept_ranges, enabled=specprefill,
-                                          mark_at=history_n, progress=progress)
+                                          mark_at=mark_at[-1] if mark_at else None, progress=scoring_progress or progress)
         timings = Timings(cache_n=reused)
-        if reused < history_n < len(ids):
-            plan = self._prefill_history(ids, history_n, plan, timings, progress)
+        for end in mark_at:
+            if reused < end < len(ids):
+                plan = self._prefill_and_mark(ids, end, plan, timings, progress)
         rows = len(self.cache) + len(plan.kept)
         try:
             yield from stream_tokens(model, ids, self.cache, sampling, plan, max_tokens=max_tokens, timings=timings, started=started,
-                                     progress=progress)
+                                     progress=progress, make_sampler=make_sampler)
         finally:
             if len(self.cache) >= rows:  # the prompt was run: not so after an interrupt in prefill
                 prompts.note(ids[len(prompts.prompt) :], exact=not plan.sparse)
                 prompts.note(self.cache.token_ids[rows:])
 
-    def _prefill_history(self, ids: list[int], history_n: int, plan: Plan, timings: Timings, progress: PrefillProgress | None) -> Plan:
-        """Run and mark what comes before the generation prompt; returns the plan of the rest."""
-        kept, start = plan.kept[plan.kept < history_n], time.perf_counter()
+    def _prefill_and_mark(self, ids: list[int], end: int, plan: Plan, timings: Timings, progress: PrefillProgress | None) -> Plan:
+        """Run what comes before `end` and mark that; returns the plan of the rest."""
+        kept, start = plan.kept[plan.kept < end], time.perf_counter()
         if len(kept):
             self.model.extend(np.asarray(ids)[kept], self.cache, positions=kept, progress=progress)
-        self._prompts.note(ids[len(self._prompts.prompt) : history_n], exact=not plan.sparse)
+        new = ids[len(self._prompts.prompt) : end]
+        self._prompts.note(new, exact=len(kept) == len(new))
         self._prompts.mark()
-        timings.prompt_n, timings.prompt_ms = len(kept), (time.perf_counter() - start) * 1e3
-        return replace(plan, kept=plan.kept[plan.kept >= history_n])
+        timings.prompt_n += len(kept)
+        timings.prompt_ms += (time.perf_counter() - start) * 1e3
+        return replace(plan, kept=plan.kept[plan.kept >= end])
 
     def generate(self, messages: Sequence[Mapping[str, object]], **options: object) -> GenerationResult:
         """The whole answer; options as for stream."""
