@@ -15,8 +15,10 @@ from importlib.metadata import version
 from rich.console import Console
 
 from vkprefill.cli.common import (
+    DEMO_TARGET,
     add_draft_options,
     add_model_options,
+    demo_path,
     draft_path,
     notice,
     open_pair,
@@ -270,8 +272,10 @@ def tasks_of(args: argparse.Namespace, model: Model) -> list[list[Task]]:
     if args.file is not None:
         groups = [read_tasks(args.file, encode)[: args.tasks]]
     else:
-        kinds = args.kinds or (DEMO_KINDS if args.model is None else tuple(KINDS))
-        instruction = args.instruction if args.instruction is not None else "" if args.model is None else INSTRUCTION
+        is_demo = model.path.resolve() == demo_path(DEMO_TARGET).resolve()
+        kinds = args.kinds or (DEMO_KINDS if is_demo else tuple(KINDS))
+        default = "" if is_demo else INSTRUCTION
+        instruction = default if args.instruction is None else args.instruction
         groups = [
             make_tasks(encode, length, kinds, args.tasks or NUM_TASKS, args.seed, instruction)
             for length in args.lengths or LENGTHS
