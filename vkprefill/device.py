@@ -100,6 +100,8 @@ class Buffer:
 class Device:
     """One open Vulkan device. Use `Device.open`."""
 
+    one_by_one = False  # programs made while it is set submit each dispatch on its own, so that it can be timed
+
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
         self.profile: Profile = profile_for(info)
@@ -123,6 +125,10 @@ class Device:
     @property
     def has_barrier(self) -> bool:
         return self._barrier is not None
+
+    @property
+    def num_pipelines(self) -> int:
+        return len(self._algorithms)
 
     def check_open(self) -> None:
         """Raise DeviceError once the device is closed: kp would crash."""
@@ -253,11 +259,13 @@ class Program:
         self.num_rows = num_rows
         self.prefix = ""  # of the labels: the layer being recorded
         self.labels: list[str] = []
+        self.dispatches: list[tuple[str, float]] = []  # (shader, floating point operations or 0) of each
         self.shaders: set[str] = set()
         self._sequences: list = []
         self._written: set[int] = set()
         self._read: set[int] = set()
         self._work = 0.0
+        self._one_by_one = device.one_by_one
 
     def dispatch(self, shader_name: str, buffers: Sequence[Buffer], workgroups: tuple[int, int, int], *,
                  constants: dict[str, int | float] | None = None, push: dict[str, int] | None = None, work: float = 0.0,
@@ -279,7 +287,7 @@ class Program:
         reads = {id(b.tensor) for b, binding in zip(buffers, shader.bindings) if binding.read}
         writes = {id(b.tensor) for b, binding in zip(buffers, shader.bindings) if binding.write}
         depends = (reads | writes) & self._written or writes & self._read
-        if not self._sequences or self._work + work > self.device.profile.submission_flop and self._work or (
+        if not self._sequences or self._one_by_one or self._work + work > self.device.profile.submission_flop and self._work or (
                 depends and not self.device.has_barrier):
             self._begin_submission()
         elif depends:
@@ -291,6 +299,7 @@ class Program:
         self._read |= reads
         self._work += work
         self.labels.append(label)
+        self.dispatches.append((shader_name, work))
         self.shaders.add(shader_name)
 
     def _begin_submission(self) -> None:

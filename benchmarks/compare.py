@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""What became faster or slower between two records: python benchmarks/compare.py OLD.json NEW.json
+
+A change counts where the ranges of the repetitions do not meet; a figure measured once is taken to vary by 5 %.
+Exit code 0, 1 for a file that is no record, 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from vkprefill.benchmark_record import FASTER, SLOWER, Record, changes_table, compare
+from vkprefill.errors import VkPrefillError
+
+SAME_WANTED = ("device", "driver", "models")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("old", metavar="OLD.json")
+    parser.add_argument("new", metavar="NEW.json")
+    args = parser.parse_args(argv)
+    try:
+        old, new = Record.read(args.old), Record.read(args.new)
+    except VkPrefillError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    for name in SAME_WANTED:
+        if old.about.get(name) != new.about.get(name):
+            print(f"note: {name} differs: {old.about.get(name)} and {new.about.get(name)}", file=sys.stderr)
+    changes = compare(old.figures, new.figures)
+    print(changes_table(changes))
+    faster, slower = (sum(c.verdict == verdict for c in changes) for verdict in (FASTER, SLOWER))
+    print(f"\n{faster} better, {slower} worse, {len(changes) - faster - slower} within the spread or not in both")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

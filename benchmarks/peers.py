@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""vkprefill beside llama.cpp on the same file and device: python benchmarks/peers.py MODEL.gguf [--json FILE]
+
+Runs, each in a process of its own: vkprefill, llama.cpp's Vulkan backend on the same Vulkan device, llama.cpp's CPU backend. All three get
+the same random tokens, on the same number of threads; the first prefill of each length is not counted (it compiles shaders). Rates
+are tokens per second and per second of process CPU time; the latter means something on CPU devices only.
+
+Needs llama-cpp-python (pip install 'vkprefill[peers]'; with CMAKE_ARGS=-DGGML_VULKAN=on for the Vulkan backend). What is not there is
+left out, with a message. LLAMA_CPP_LIB_PATH may name a folder with another build of libllama.so, backends as separate files too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from vkprefill.benchmark_record import Figure, Record, about, describe, figures_table
+from vkprefill.errors import VkPrefillError
+from vkprefill.vulkan_probe import choose
+
+ENGINES = {"vkprefill": "vkprefill", "vulkan": "llama.cpp Vulkan", "cpu": "llama.cpp CPU"}
+SEED = 1
+SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda level, text, data: None)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", metavar="MODEL.gguf")
+    parser.add_argument("-p", "--prefill", type=int, nargs="+", default=[64, 256], metavar="N", help="prompt lengths (default: 64 256)")
+    parser.add_argument("-n", "--decode", type=int, default=8, metavar="N", help="tokens decoded after the first length (default: 8; 0: none)")
+    parser.add_argument("-r", "--repetitions", type=int, default=3, metavar="N", help="(default: 3)")
+    parser.add_argument("--slow", type=int, default=None, metavar="N",
+                        help="for CPU devices: llama.cpp Vulkan decodes N tokens, runs all once, and only the first prefill twice")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--device", type=int, default=None, metavar="INDEX", help="Vulkan device (see: vkprefill devices)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N", help="of llama.cpp's CPU backend (default: all); on a busy machine its "
+                        "threads spend CPU time waiting for each other, so take 1")
+    parser.add_argument("--repack", action="store_true", help="let llama.cpp's CPU backend repack weights (may crash where a virtual "
+                        "machine masks AMX)")
+    parser.add_argument("--json", metavar="FILE", help="write the record")
+    parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.child:
+        print(json.dumps(run_engine(args)))
+        return 0
+    try:
+        info = choose(args.device)
+    except VkPrefillError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    figures, tops, versions = [], {}, {}
+    for engine in args.engines:
+        result = in_child(engine, sys.argv[1:] if argv is None else argv)
+        if result is None:
+            continue
+        figures += [Figure(f"{ENGINES[engine]}: {f['name']}", f["unit"], tuple(f["values"])) for f in result["figures"]]
+        tops[engine], versions[engine] = result["top_tokens"], result["version"]
+    command = shlex.join(["python", "benchmarks/peers.py", *(sys.argv[1:] if argv is None else argv)])
+    record = Record(about(command, info, models=[Path(args.model).name], versions=versions, threads=args.threads,
+                          repack=args.repack), figures, {"top_tokens": tops})
+    print(describe(record.about), figures_table(figures), ratios(figures), sep="\n\n")
+    if len({json.dumps(top) for top in tops.values()}) > 1:
+        print(f"\nnote: the engines' most probable next tokens differ: {tops}")
+    if args.json:
+        Path(args.json).write_text(record.to_json() + "\n", encoding="utf-8")
+    return 0
+
+
+def in_child(engine: str, arguments: list[str]) -> dict | None:
+    """The result of an engine, or None and a message where it is not there or crashes."""
+    environment = dict(os.environ)
+    if engine == "vulkan":  # else it takes no CPU device
+        device = arguments[arguments.index("--device") + 1] if "--device" in arguments else "0"
+        environment["GGML_VK_VISIBLE_DEVICES"] = device
+    command = [sys.executable, __file__, *arguments, "--child", engine]
+    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    if result.returncode:
+        print(f"{ENGINES[engine]}: left out (exit status {result.returncode})", file=sys.stderr)
+        return None
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def run_engine(args: argparse.Namespace) -> dict:
+    longest = max(args.prefill) + args.decode
+    context = -(-longest // 256) * 256
+    prefill, decode, vocab_size, program = (open_vkprefill if args.child == "vkprefill" else open_llama)(args, context)
+    tokens = np.random.Generator(np.random.PCG64(SEED)).integers(0, vocab_size, max(args.prefill)).tolist()
+    slow = args.slow if args.child == "vulkan" else None
+    num_decodes, repetitions = (args.decode, args.repetitions) if slow is None else (slow, 1)
+    figures, tops = [], {}
+    for position, length in enumerate(args.prefill):
+        if slow is None or position == 0:
+            tops[str(length)] = prefill(tokens[:length])
+        figures += rates(f"prefill {length}", length, [lambda n=length: prefill(tokens[:n])] * repetitions)
+        if position == 0 and num_decodes:
+            if slow is None:
+                decode(tokens[0])
+            works = [lambda: [decode(token) for token in tokens[:num_decodes]]] * repetitions
+            figures += rates(f"decode at {length}", num_decodes, works)
+    return {"figures": figures, "top_tokens": tops, "version": program}
+
+
+def rates(name: str, num_tokens: int, works: list[Callable[[], object]]) -> list[dict]:
+    wall, cpu = [], []
+    for work in works:
+        start, start_cpu = time.perf_counter(), time.process_time()
+        work()
+        wall.append(num_tokens / (time.perf_counter() - start))
+        cpu.append(num_tokens / (time.process_time() - start_cpu))
+        print(f"{name}: {wall[-1]:.3g} tokens/s, {cpu[-1]:.3g} tokens/CPU-s", file=sys.stderr, flush=True)
+    return [{"name": name, "unit": "tokens/s", "values": wall}, {"name": name, "unit": "tokens/CPU-s", "values": cpu}]
+
+
+def open_vkprefill(args: argparse.Namespace, context: int) -> tuple:
+    import vkprefill
+
+    model = vkprefill.load(args.model, args.device, max_context=context)
+    cache = model.new_cache()
+
+    def prefill(tokens: list[int]) -> int:
+        cache.reset()
+        return int(model.prefill_candidates(tokens, cache, 1)[0][0])
+
+    def decode(token: int) -> int:
+        return int(model.decode_candidates(token, cache, 1)[0][0])
+
+    return prefill, decode, model.config.vocab_size, f"vkprefill {version('vkprefill')}"
+
+
+def open_llama(args: argparse.Namespace, context: int) -> tuple:
+    try:
+        import llama_cpp
+        from llama_cpp import llama_cpp as api
+    except ImportError as error:
+        sys.exit(f"llama-cpp-python cannot be imported: {error}")
+    library = api._lib
+    api.llama_log_set(SILENT, None)
+    if folder := os.environ.get("LLAMA_CPP_LIB_PATH"):  # has no effect on backends that are built in
+        library.ggml_backend_load_all_from_path(folder.encode())
+    api.llama_backend_init()
+    parameters = api.llama_model_default_params()
+    parameters.use_extra_bufts = args.repack
+    no_device = (ctypes.c_void_p * 1)()
+    if args.child == "cpu":
+        parameters.devices = ctypes.cast(no_device, ctypes.c_void_p)
+        parameters.n_gpu_layers = 0
+    else:
+        if not any(name.startswith("Vulkan") for name in device_names(library)):
+            sys.exit("llama-cpp-python was built without the Vulkan backend, or it sees no device")
+        parameters.n_gpu_layers = 999
+    model = api.llama_model_load_from_file(args.model.encode(), parameters)
+    if not model:
+        sys.exit("the model cannot be loaded")
+    settings = api.llama_context_default_params()
+    settings.n_ctx, settings.n_batch = context, context
+    settings.n_threads = settings.n_threads_batch = args.threads
+    llama = api.llama_init_from_model(model, settings)
+    if not llama:
+        sys.exit("no context can be made")
+    vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+    memory = api.llama_get_memory(llama)
+
+    def run(tokens: list[int]) -> int:
+        array = (ctypes.c_int32 * len(tokens))(*tokens)  # the batch only points to it
+        batch = api.llama_batch_get_one(array, len(tokens))
+        if code := api.llama_decode(llama, batch):
+            sys.exit(f"llama_decode gave {code}")
+        return int(np.ctypeslib.as_array(api.llama_get_logits_ith(llama, -1), (vocab_size,)).argmax())
+
+    def prefill(tokens: list[int]) -> int:
+        api.llama_memory_clear(memory, True)
+        return run(tokens)
+
+    return prefill, lambda token: run([token]), vocab_size, f"llama-cpp-python {llama_cpp.__version__}"
+
+
+def device_names(library: ctypes.CDLL) -> list[str]:
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    library.ggml_backend_dev_get.restype, library.ggml_backend_dev_get.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.ggml_backend_dev_name.restype, library.ggml_backend_dev_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    return [library.ggml_backend_dev_name(library.ggml_backend_dev_get(i)).decode() for i in range(library.ggml_backend_dev_count())]
+
+
+def ratios(figures: list[Figure]) -> str:
+    """How many times as fast vkprefill is as each of the others."""
+    medians = {(f.name, f.unit): f.median for f in figures}
+    lines = []
+    for (name, unit), value in medians.items():
+        engine, test = name.split(": ", 1)
+        own = medians.get((f"{ENGINES['vkprefill']}: {test}", unit))
+        if engine != ENGINES["vkprefill"] and own:
+            lines.append(f"- {test}, {unit}: vkprefill is {own / value:.3g} times {engine}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
