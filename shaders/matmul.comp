@@ -59,15 +59,16 @@ void main() {
             [[dont_unroll]] for (uint p = 0; p < 4u; p++) {
                 vec4 wa[TN], wb[TN];
                 [[unroll]] for (uint c = 0; c < TN; c++) next8(sub[c], wa[c], wb[c]);
-                [[unroll]] for (uint r = 0; r < TM; r++) {
-                    const vec4 a = x[xo + r * stride], b = x[xo + r * stride + 1u];
-                    [[unroll]] for (uint c = 0; c < TN; c++) {
-                        float s = acc[r * TN + c];
-                        s = fma(a.x, wa[c].x, s); s = fma(a.y, wa[c].y, s); s = fma(a.z, wa[c].z, s); s = fma(a.w, wa[c].w, s);
-                        s = fma(b.x, wb[c].x, s); s = fma(b.y, wb[c].y, s); s = fma(b.z, wb[c].z, s); s = fma(b.w, wb[c].w, s);
-                        acc[r * TN + c] = s;
+                [[unroll]] for (uint r = 0; r < TM; r++)
+                    [[unroll]] for (uint u = 0; u < 2u; u++) {
+                        const vec4 a = x[xo + r * stride + u];
+                        [[unroll]] for (uint c = 0; c < TN; c++) {
+                            const vec4 w = u == 0u ? wa[c] : wb[c];
+                            float s = acc[r * TN + c];
+                            s = fma(a.x, w.x, s); s = fma(a.y, w.y, s); s = fma(a.z, w.z, s); s = fma(a.w, w.w, s);
+                            acc[r * TN + c] = s;
+                        }
                     }
-                }
                 xo += 2u;
             }
         }
