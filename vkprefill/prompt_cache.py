@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from vkprefill.cache import Cache, Snapshot
 from vkprefill.errors import OutOfMemoryError
 
-MAX_MARKS = 3  # of the last turns: history is edited near its end
+MAX_MARKS = 4  # the first, which other conversations may share, and those of the last turns: history is edited near its end
 
 
 @dataclass
@@ -31,18 +31,18 @@ class PromptCache:
         self._rows = 0  # of the cache that stand for `prompt`
         self._marks: list[_Mark] = []
 
+    def reach(self, prompt: Sequence[int], *, exact_only: bool) -> int:
+        """How long a beginning of `prompt` go_back would find. Changes nothing."""
+        stands, best = self._find(prompt, exact_only)
+        return len(self.prompt) if stands else len(best.prompt) if best else 0
+
     def go_back(self, prompt: Sequence[int], *, exact_only: bool) -> int:
         """Bring the cache to the longest beginning of `prompt` that has a state and leaves at least one token to run; its length.
 
         exact_only: do not go on from a sparse state.
         """
-        def fits(known: list[int], exact: bool) -> bool:
-            return len(known) < len(prompt) and (exact or not exact_only) and list(prompt[: len(known)]) == known
-
-        usable = [m for m in self._marks if not m.snapshot.stale and fits(m.prompt, m.exact)]
-        best = max(usable, key=lambda m: len(m.prompt), default=None)
-        intact = not self.cache.broken and len(self.cache) == self._rows
-        if intact and fits(self.prompt, self.exact) and (best is None or len(self.prompt) >= len(best.prompt)):
+        stands, best = self._find(prompt, exact_only)
+        if stands:
             return len(self.prompt)
         if best is None:
             self.reset()
@@ -50,6 +50,17 @@ class PromptCache:
             self.cache.restore(best.snapshot)
             self.prompt, self.exact, self._rows = list(best.prompt), best.exact, len(self.cache)
         return len(self.prompt)
+
+    def _find(self, prompt: Sequence[int], exact_only: bool) -> tuple[bool, _Mark | None]:
+        """Whether to go on from the cache as it stands, and the best mark."""
+        def fits(known: list[int], exact: bool) -> bool:
+            return len(known) < len(prompt) and (exact or not exact_only) and list(prompt[: len(known)]) == known
+
+        usable = [m for m in self._marks if not m.snapshot.stale and fits(m.prompt, m.exact)]
+        best = max(usable, key=lambda m: len(m.prompt), default=None)
+        intact = not self.cache.broken and len(self.cache) == self._rows
+        stands = intact and fits(self.prompt, self.exact) and (best is None or len(self.prompt) >= len(best.prompt))
+        return stands, best
 
     def note(self, tokens: Sequence[int], *, exact: bool = True) -> None:
         """The cache, as it is now, stands for these further prompt tokens; what is run and not noted does not count."""
@@ -59,7 +70,8 @@ class PromptCache:
 
     def mark(self) -> None:
         """Make this point one to go back to; without memory for it a later prompt starts further back, which is slower but right."""
-        self._marks = [m for m in self._marks if not m.snapshot.stale][-(MAX_MARKS - 1) :]
+        marks = [m for m in self._marks if not m.snapshot.stale]
+        self._marks = marks[:1] + marks[1:][-(MAX_MARKS - 2) :]
         try:
             self._marks.append(_Mark(list(self.prompt), self.exact, self.cache.snapshot()))
         except OutOfMemoryError:

@@ -59,14 +59,19 @@ class Scorer:
     def _score_windows(self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None) -> Importance:
         """Overlapping windows, each with a fresh cache; every token takes its value from exactly one."""
         values = np.empty(len(token_ids), np.float32)
-        steps, score_ms, lookahead_ms = 0, 0.0, 0.0
+        steps, score_ms, lookahead_ms, start, most = 0, 0.0, 0.0, 0, 0
+
+        def between(done: int, total: int) -> None:
+            nonlocal most
+            most = max(most, start + done)  # windows overlap
+            if progress:
+                progress(most, len(token_ids))
+
         for start, end, score_start, score_end in windows(len(token_ids), config.window_size(self.draft.max_context)):
             self._prompts.reset()
-            part = self._score_whole(token_ids[start:end], config, None, None)
+            part = self._score_whole(token_ids[start:end], config, None, between)
             values[score_start:score_end] = part.values[score_start - start : score_end - start]
             steps, score_ms, lookahead_ms = part.num_steps, score_ms + part.score_ms, lookahead_ms + part.lookahead_ms
-            if progress:
-                progress(end, len(token_ids))
         self._prompts.reset()
         return Importance(values, steps, 0, score_ms, lookahead_ms)
 
@@ -106,6 +111,8 @@ class Scorer:
             draft.run_decode(token, prompts.cache, 1, program=programs.decode)
             token = int(draft.candidates(1)[0][0])
             num_steps += 1
+            if progress:
+                progress(num_tokens, num_tokens)
         values = programs.total() / np.float32(num_steps)
         return Importance(values, num_steps, cached, (scored - start) * 1e3, (time.perf_counter() - scored) * 1e3)
 
@@ -118,6 +125,10 @@ class Scorer:
                 self._programs = None
             self._programs = _ScorePrograms(self.draft, key, stride)
         return self._programs
+
+    def reset(self) -> None:
+        """Empty the draft's cache."""
+        self._prompts.reset()
 
     def close(self) -> None:
         self._prompts.close()

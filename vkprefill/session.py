@@ -110,6 +110,21 @@ class Session:
         """The whole answer; options as for stream."""
         return collect(self.stream(messages, **options))
 
+    @property
+    def prompt(self) -> Sequence[int]:
+        """The tokens that the cache stands for, those left out by sparse prefills included."""
+        return self._prompts.prompt
+
+    def reach(self, ids: Sequence[int], *, exact_only: bool) -> int:
+        """How many first tokens of a prompt need not be run again; exact_only: as for a turn without speculative prefill."""
+        return self._prompts.reach(ids, exact_only=exact_only or self._speculative is None)
+
+    def reset(self) -> None:
+        """Forget the conversation; its memory goes back to the models' pools."""
+        self._prompts.reset()
+        if self._speculative is not None:
+            self._speculative.reset()
+
     def close(self) -> None:
         self._prompts.close()
         if self._speculative is not None:

@@ -208,6 +208,10 @@ class SpecPrefill:
         plan.report.sparse_prefill_ms, plan.report.ttft_ms = (now - began) * 1e3, (now - start) * 1e3
         return SpecPrefillResult(logits, cache, plan.report, plan.importance, plan.kept)
 
+    def reset(self) -> None:
+        """Forget the last prompt: the draft's cache goes back to its pool."""
+        self._scorer.reset()
+
     def close(self) -> None:
         self._scorer.close()
 
