@@ -4,7 +4,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vkprefill.cli.common import (add_answer_options, add_draft_options, add_model_options, add_sampling_options, describe_specprefill, max_tokens,
+from vkprefill.cli.common import (add_answer_options, add_draft_options, add_model_options, add_sampling_options, add_template_options, describe_specprefill, max_tokens,
                                   notice, open_pair, prefill_bar, sampling_config, speeds, template_kwargs)
 from vkprefill.errors import RequestError
 from vkprefill.generate import GenerationResult
@@ -16,6 +16,7 @@ HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an a
 def register(subcommands: argparse._SubParsersAction) -> None:
     parser = subcommands.add_parser("chat", help="talk to the model", description=f"Talk to the model, one line at a time. {HELP}.")
     add_answer_options(parser)
+    add_template_options(parser)
     add_sampling_options(parser)
     add_model_options(parser)
     add_draft_options(parser)

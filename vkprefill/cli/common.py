@@ -46,10 +46,10 @@ def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -
         group.add_argument("--device", metavar="DEVICE", help="index or part of the name of a Vulkan device (see: vkprefill devices)")
 
 
-def add_draft_options(parser: argparse.ArgumentParser) -> None:
+def add_draft_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConfig | None = None) -> None:
     parser.add_argument("-md", "--model-draft", metavar="FILE", help="draft model for speculative prefill, of the same vocabulary "
                         "(default: the built-in one with the built-in model, else none)")
-    add_specprefill_options(parser)
+    add_specprefill_options(parser, defaults)
 
 
 def kv_type(args: argparse.Namespace) -> str:
@@ -70,6 +70,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 def add_answer_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--n-predict", type=int, default=-1, metavar="N", help="at most N tokens; -1: until the end of the answer or the context")
+
+
+def add_template_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-sys", "--system-prompt", metavar="TEXT", help="system message before the conversation")
     parser.add_argument("--chat-template-kwargs", metavar="JSON", help='variables of the chat template, such as \'{"enable_thinking": false}\'')
 

@@ -1,36 +1,34 @@
-"""The prompt of subcommands that only read one: its options, and its token ids."""
+"""The prompt of subcommands that take one: its options, its text and its token ids."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
-from vkprefill.cli.common import template_kwargs
-from vkprefill.cli.generate import read_prompt
+from vkprefill.cli.common import add_template_options, template_kwargs
 from vkprefill.errors import RequestError
 from vkprefill.generate import encode_prompt
 from vkprefill.model import Model
+from vkprefill.tokenizer import checked_text
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """-p, -f and --raw, and what goes into the chat template with the prompt."""
+    add_template_options(parser)
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument(
         "-p", "--prompt", metavar="TEXT", help="the prompt: one user message through the file's chat template"
     )
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file; - for stdin")
     parser.add_argument("--raw", action="store_true", help="take the prompt as it stands, without the chat template")
-    parser.add_argument("-sys", "--system-prompt", metavar="TEXT", help="system message before the prompt")
-    parser.add_argument(
-        "--chat-template-kwargs",
-        metavar="JSON",
-        help="variables of the chat template, such as '{\"enable_thinking\": false}'",
-    )
 
 
 def prompt_text(args: argparse.Namespace) -> str:
     """The prompt of the options. Raises RequestError where it cannot be read, or options contradict each other."""
     if args.raw and (args.system_prompt is not None or template_kwargs(args)):
         raise RequestError("--raw: there is no chat template to give -sys or --chat-template-kwargs to")
-    return read_prompt(args)
+    return _read_prompt(args)
 
 
 def prompt_tokens(args: argparse.Namespace, model: Model, text: str) -> list[int]:
@@ -39,3 +37,21 @@ def prompt_tokens(args: argparse.Namespace, model: Model, text: str) -> list[int
         model, text, raw=args.raw, system_prompt=args.system_prompt, template_kwargs=template_kwargs(args)
     )
     return token_ids
+
+
+def _read_prompt(args: argparse.Namespace) -> str:
+    """The prompt of the options. Raises RequestError for a file that cannot be read or is not UTF-8."""
+    if args.prompt is not None:
+        return checked_text(args.prompt)
+    if args.file is None:
+        args.parser.error("a prompt is needed: -p TEXT, -f FILE, or -f - for stdin")
+    try:
+        if args.file == "-" and sys.stdin is None:
+            raise RequestError("stdin: it is closed")
+        raw = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
+    except OSError as error:
+        raise RequestError(f"{args.file}: cannot be read: {error.strerror}") from None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{'stdin' if args.file == '-' else args.file}: byte {error.start} is not UTF-8") from None
