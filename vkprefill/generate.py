@@ -117,7 +117,9 @@ def encode_prompt(model: Model, prompt: Prompt, *, raw: bool = False, system_pro
             raise RequestError(f"messages: {model.path.name} has no chat template")
         ids = model.chat_template.encode(prompt, **template_variables(template_kwargs))
         return _not_empty(ids), ends_in_thinking(model, ids)
-    return _not_empty(list(prompt)), False
+    if not all(isinstance(token, int | np.integer) for token in prompt):
+        raise RequestError("prompt: wanted text, messages or token ids")
+    return _not_empty([int(token) for token in prompt]), False
 
 
 def template_variables(template_kwargs: Mapping[str, object] | None) -> dict[str, object]:

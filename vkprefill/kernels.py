@@ -107,11 +107,14 @@ def attention(p: Program, q: Buffer, pages: Buffer, cache: KVLayer, y: Buffer, s
     tq = min(tq, p.num_rows * group)
     splits = split_out.shape[0] if p.num_rows == 1 else 1
     assert PAGE % (local * kp) == 0, "a tile of keys lies within a page"
+    # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one layer, so that in prefill
+    # a submission must not hold two. The one query of a decode step is little work at any length.
+    work = p.device.profile.submission_flop if p.num_rows > 1 else 0.0
     p.dispatch(f"attention_{kv_type}",
                [p.step, q, pages, cache.keys, cache.values, split_out if splits > 1 else y, split_sums],
                (_ceil(p.num_rows * group, tq), kv_heads, splits),
                constants={"LOCAL_SIZE": local, "H": heads, "G": kv_heads, "Dh": head_dim, "SCALE": scale, "SPLITS": splits,
-                          "TQ": tq, "KP": kp, "DV": _ceil(words, local)})
+                          "TQ": tq, "KP": kp, "DV": _ceil(words, local)}, work=work)
     if splits > 1:
         p.dispatch("attention_merge", [p.step, split_out, split_sums, y], (heads, p.num_rows, 1),
                    constants={"LOCAL_SIZE": min(local, 32), "H": heads, "Dh": head_dim, "SPLITS": splits})

@@ -52,7 +52,7 @@ def manifest() -> dict[str, dict]:
     try:
         content = json.loads((SPIRV / "manifest.json").read_text())
         shaders, sources = content["shaders"], content["sources"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DeviceError(f"shaders: {SPIRV / 'manifest.json'} is missing or damaged ({error}); {_REMEDY}") from None
     if SOURCES.is_dir() and _sources_hash(SOURCES) != sources:
         raise DeviceError(f"shaders: the compiled shaders in {SPIRV} are not those of {SOURCES}; {_REMEDY}")

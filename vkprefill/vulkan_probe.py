@@ -144,7 +144,7 @@ def choose(wanted: str | int | None = None) -> DeviceInfo:
         order = ["discrete", "integrated", "virtual", "other", "cpu"]
         usable = [d for d in devices if not d.missing] or devices
         chosen = min(usable, key=lambda d: order.index(d.type))
-    elif str(wanted).isdigit():
+    elif str(wanted).isdecimal():
         if int(wanted) >= len(devices):
             raise DeviceError(f"device {wanted}: found {len(devices)} Vulkan devices ({listing})")
         chosen = devices[int(wanted)]
