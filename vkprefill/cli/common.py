@@ -12,20 +12,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from vkprefill.calibration import cache_file, has_speed, speed_of
+from vkprefill.calibration import cache_file
 from vkprefill.cli.specprefill_options import add_specprefill_options, specprefill_config
-from vkprefill.config import ModelConfig
 from vkprefill.errors import RequestError
-from vkprefill.gguf_file import open_gguf
-from vkprefill.memory import KV_TYPES, memory_bill
+from vkprefill.memory import KV_TYPES
 from vkprefill.model import Model, PrefillProgress, load
+from vkprefill.pair import draft_room, measure_speeds
 from vkprefill.sampling import SamplingConfig
 from vkprefill.specprefill import SpecPrefillReport
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
-# Of the draft where neither the prompt's length nor a context is given; its KV cache should not crowd out the target's.
-DRAFT_CONTEXT = 32768
 TEMPLATE_TOKENS = 1024  # what a chat template may add to a prompt
 
 
@@ -152,20 +149,14 @@ def open_pair(args: argparse.Namespace, prompt_bytes: int | None = None) -> Iter
         with open_model(args) as model:
             yield model, None, None
         return
-    file = open_gguf(path)
-    config = ModelConfig.from_gguf(file)
-    wanted = args.ctx_size or (DRAFT_CONTEXT if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
-    context = spec.draft_context or min(config.max_position_embeddings, wanted + spec.lookahead)
-    bill = memory_bill(file, config, max_context=context, kv_type=kv_type(args), prefill_chunk=args.batch_size or 512, attention_splits=32)
-    with open_model(args, reserve_bytes=bill.total) as model:
+    wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
+    context, num_bytes = draft_room(path, spec, wanted, kv_type(args), args.batch_size)
+    with open_model(args, reserve_bytes=num_bytes) as model:
         with _loading("draft: ") as report:
             draft = load(path, model.device, context, kv_type(args), prefill_chunk=args.batch_size, progress=report)
         with draft:
-            if spec.break_even:
-                for one, given in ((draft, spec.draft_tokens_per_s), (model, spec.target_tokens_per_s)):
-                    if not given and not has_speed(one):
-                        notice(f"measuring the speed of {one.config.name} on this device, once (kept in {cache_file()})")
-                        speed_of(one)
+            measure_speeds(model, draft, spec, lambda one: notice(
+                f"measuring the speed of {one.config.name} on this device, once (kept in {cache_file()})"))
             yield model, draft, spec
 
 

@@ -7,11 +7,11 @@ import os
 import sys
 from importlib.metadata import version
 
-from vkprefill.cli import bench, capture, chat, devices, eval, explain, generate, inspect
+from vkprefill.cli import bench, capture, chat, devices, eval, explain, generate, inspect, serve
 from vkprefill.cli.common import notice
 from vkprefill.errors import VkPrefillError
 
-SUBCOMMANDS = (generate, chat, explain, capture, eval, bench, inspect, devices)
+SUBCOMMANDS = (generate, chat, explain, capture, eval, bench, serve, inspect, devices)
 
 
 def build_parser() -> argparse.ArgumentParser:

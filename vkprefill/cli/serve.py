@@ -1,0 +1,138 @@
+"""vkprefill serve: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from importlib.util import find_spec
+
+from vkprefill.cli.common import (
+    add_draft_options,
+    add_model_options,
+    add_sampling_options,
+    draft_path,
+    kv_type,
+    max_tokens,
+    model_path,
+    notice,
+    sampling_config,
+    template_kwargs,
+)
+from vkprefill.cli.specprefill_options import specprefill_config
+from vkprefill.errors import RequestError
+from vkprefill.gguf_file import open_gguf
+from vkprefill.specprefill_config import SpecPrefillConfig
+
+KEY_VARIABLE = "VKPREFILL_API_KEY"
+MIN_TOKENS = 8192  # new to the cache, for speculative prefill: short prompts are answered exactly
+
+
+def register(subcommands: argparse._SubParsersAction) -> None:
+    parser = subcommands.add_parser(
+        "serve",
+        help="serve an OpenAI-compatible API",
+        description="Serve an OpenAI-compatible API. One request is answered at a time, the others wait.",
+    )
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
+    )
+    group.add_argument(
+        "--port", type=int, default=8080, metavar="N", help="port; 0: a free one, printed (default: 8080)"
+    )
+    group.add_argument(
+        "--api-key", metavar="KEY", help=f"key that requests must carry as a bearer token (variable {KEY_VARIABLE})"
+    )
+    group.add_argument(
+        "--cors-origin",
+        metavar="ORIGIN",
+        help="let pages of this origin use the API, * for all (default: none but its own)",
+    )
+    group.add_argument(
+        "-np",
+        "--parallel",
+        type=int,
+        default=4,
+        metavar="N",
+        help="conversations whose cache is kept; they share the context (default: 4)",
+    )
+    group.add_argument(
+        "--max-queue",
+        type=int,
+        default=64,
+        metavar="N",
+        help="requests that may wait; more are refused with 503 (default: 64)",
+    )
+    group.add_argument(
+        "--timeout", type=float, default=600, metavar="S", help="seconds a request may take; 0: no limit (default: 600)"
+    )
+    group.add_argument(
+        "--body-timeout",
+        type=float,
+        default=30,
+        metavar="S",
+        help="seconds the body of a request may take (default: 30)",
+    )
+    group.add_argument("-a", "--alias", metavar="NAME", help="name of the model in answers (default: the file's)")
+    parser.add_argument(
+        "-n",
+        "--n-predict",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="most tokens of an answer, whatever a request asks for; -1: no limit",
+    )
+    parser.add_argument(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        help="variables of the chat template, where a request has none of its own",
+    )
+    add_sampling_options(parser)
+    add_model_options(parser)
+    add_draft_options(parser, SpecPrefillConfig(min_tokens=MIN_TOKENS))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    for name, least in (("port", 0), ("parallel", 1), ("max_queue", 1), ("timeout", 0), ("body_timeout", 0.1)):
+        if not getattr(args, name) >= least:
+            raise RequestError(f"--{name.replace('_', '-')}: found {getattr(args, name)}, wanted at least {least}")
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise RequestError(f"serve: {missing[0]} is not installed; run: pip install 'vkprefill[server]'")
+    # Only here: the rest of the command line works without the extra.
+    from vkprefill.server.api import Defaults
+    from vkprefill.server.jobs import EngineOptions
+    from vkprefill.server.serve import ServerOptions, serve
+
+    spec, draft = specprefill_config(args), draft_path(args)
+    if args.specprefill and draft is None:
+        raise RequestError("--specprefill: there is no draft model; give one with -md FILE")
+    if spec is None or draft is None:
+        spec = draft = None
+    else:
+        open_gguf(draft)  # a mistake in its name is told before anything is loaded
+    engine = EngineOptions(
+        model_path(args),
+        draft,
+        spec,
+        args.device,
+        args.ctx_size,
+        kv_type(args),
+        args.batch_size,
+        args.parallel,
+        log_level=10 if args.verbose else 30,
+    )
+    defaults = Defaults(sampling_config(args), spec, max_tokens(args), template_kwargs(args))
+    options = ServerOptions(
+        engine,
+        defaults,
+        args.host,
+        args.port,
+        args.api_key or os.environ.get(KEY_VARIABLE) or None,
+        args.cors_origin,
+        args.alias,
+        args.max_queue,
+        args.timeout,
+        args.body_timeout,
+    )
+    return serve(options, notice)

@@ -1,0 +1,38 @@
+"""A model and, for speculative prefill, its draft on the same device: how much context the draft gets, and what is measured before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from vkprefill.calibration import has_speed, speed_of
+from vkprefill.config import ModelConfig
+from vkprefill.gguf_file import open_gguf
+from vkprefill.memory import memory_bill
+from vkprefill.model import Model
+from vkprefill.specprefill_config import SpecPrefillConfig
+
+# Of the draft where neither the prompt's length nor a context is given; its KV cache should not crowd out the target's.
+DRAFT_CONTEXT = 32768
+
+
+def draft_room(
+    path: str | os.PathLike[str], spec: SpecPrefillConfig, wanted: int | None, kv_type: str, prefill_chunk: int | None
+) -> tuple[int, int]:
+    """(context to load a draft with, bytes that it will take at most). wanted: tokens of a prompt (None: not known)."""
+    file = open_gguf(path)
+    config = ModelConfig.from_gguf(file)
+    context = spec.draft_context or min(config.max_position_embeddings, (wanted or DRAFT_CONTEXT) + spec.lookahead)
+    bill = memory_bill(
+        file, config, max_context=context, kv_type=kv_type, prefill_chunk=prefill_chunk or 512, attention_splits=32
+    )
+    return context, bill.total
+
+
+def measure_speeds(model: Model, draft: Model, spec: SpecPrefillConfig, notice: Callable[[Model], None]) -> None:
+    """What the break-even guard will ask for, measured where it is not known; `notice` is called before each measurement."""
+    if spec.break_even:
+        for one, given in ((draft, spec.draft_tokens_per_s), (model, spec.target_tokens_per_s)):
+            if not given and not has_speed(one):
+                notice(one)
+                speed_of(one)

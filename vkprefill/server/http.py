@@ -1,0 +1,98 @@
+"""Bodies in, JSON and event streams out; bounded in size and time."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Send
+
+from vkprefill.server.api_error import ApiError
+
+MAX_BODY_BYTES = 8 * 2**20  # a prompt of 262,144 tokens has about 1 MiB of text
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ClientLeft(Exception):
+    """The connection was closed before the answer was complete."""
+
+
+async def read_body(headers: Headers, receive: Receive, timeout_s: float) -> bytes:
+    """The whole body. ApiError for one that is too large or comes too slowly."""
+    length = headers.get("content-length", "0")
+    if length.isdecimal() and int(length[:20]) > MAX_BODY_BYTES:
+        raise _too_large()
+    raw = bytearray()
+    try:
+        with anyio.fail_after(timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                raw += message.get("body", b"")
+                if len(raw) > MAX_BODY_BYTES:
+                    raise _too_large()
+                if not message.get("more_body"):
+                    return bytes(raw)
+    except TimeoutError:
+        raise ApiError(408, f"body: not complete after {timeout_s:g} s") from None
+
+
+def _too_large() -> ApiError:
+    return ApiError(413, f"body: larger than {MAX_BODY_BYTES} bytes")
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class JsonResponse(Response):
+    """Any JSON value; text as it is, in UTF-8."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return dump(content)
+
+
+def error_response(error: ApiError) -> JsonResponse:
+    headers = error.headers()
+    if error.status in (408, 413):
+        headers["Connection"] = "close"  # the rest of the body is not read
+    return JsonResponse(error.body(), error.status, headers)
+
+
+def dump(value: object) -> bytes:
+    """JSON as bytes; half a character that came in as \\ud83d goes out as one that can be encoded."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+
+
+class EventStream:
+    """Server-sent events, each a JSON value."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+
+    async def event(self, value: object) -> None:
+        await self._data(dump(value))
+
+    async def end(self) -> None:
+        await self._data(b"[DONE]")
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def start(self) -> None:
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+
+    async def _data(self, data: bytes) -> None:
+        await self.start()
+        await self._send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})

@@ -1,0 +1,60 @@
+"""The conversations that the engine remembers: which one a prompt goes on from, and which one makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from vkprefill.cache import CachePool
+from vkprefill.model import Model
+from vkprefill.session import Session
+from vkprefill.specprefill_config import SpecPrefillConfig
+
+
+class Slots:
+    """A few sessions that share the memory of the models. The least recently used one is forgotten when a new one or its memory is needed."""
+
+    def __init__(self, model: Model, draft: Model | None, spec: SpecPrefillConfig | None, num_slots: int) -> None:
+        self._sessions = [Session(model, draft, spec) for _ in range(num_slots)]  # least recently used first
+        for pool in [model.pool, *([draft.pool] if draft else [])]:
+            pool.on_full = partial(self._make_room, pool)
+
+    def choose(self, token_ids: Sequence[int], *, exact_only: bool) -> Session:
+        """The session to answer a prompt with; it counts as the most recently used from now on.
+
+        That is the one with the longest beginning of the prompt, unless it would forget more than it saves: then the least recently used.
+        """
+
+        def saves(session: Session) -> int:
+            return session.reach(token_ids, exact_only=exact_only)
+
+        best = max(self._sessions, key=saves)
+        forgotten = len(best.prompt) - saves(best)
+        session = best if saves(best) > 0 and saves(best) >= forgotten else self._sessions[0]
+        self._sessions.remove(session)
+        self._sessions.append(session)
+        return session
+
+    def forget(self, session: Session) -> None:
+        """Give its memory back; it is the first to be used again."""
+        session.reset()
+        self._sessions.remove(session)
+        self._sessions.insert(0, session)
+
+    def forget_others(self) -> bool:
+        """Give back the memory of all but the session in use; whether there was any."""
+        idle = [session for session in self._sessions[:-1] if session.prompt]
+        for session in idle:
+            session.reset()
+        return bool(idle)
+
+    def _make_room(self, pool: CachePool, pages: int) -> None:
+        """Forget idle sessions, least recently used first, until this many pages are free."""
+        for session in self._sessions[:-1]:
+            if len(pool.free_pages) >= pages:
+                return
+            session.reset()
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
