@@ -33,6 +33,7 @@ import numpy as np
 from tools.make_model import make_config
 from vkprefill import model as model_module
 from vkprefill import weights
+from vkprefill.benchmark_kernels import ceiling_programs
 from vkprefill.capture import AttentionCapture
 from vkprefill.device import Buffer, Device, Program
 from vkprefill.memory import KV_TYPES, MAX_CANDIDATES
@@ -125,6 +126,7 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     model.logits([1, 2])
     for options in ({}, {"tail_queries": 8}):  # with and without look-ahead
         Scorer(model).score(range(100), SpecPrefillConfig(**options))
+    ceiling_programs(model.device, model.scratch["x"], model.scratch["h"])
     return seen
 
 

@@ -399,7 +399,7 @@ def _random_tensor(
     rows, columns = spec.shape
     block_size = gguf.GGML_QUANT_SIZES[tensor_type][0]
     num_blocks = rows * columns // block_size
-    return _random_blocks(rng, num_blocks, tensor_type, std / _unit_std(tensor_type)).reshape(rows, -1)
+    return random_blocks(rng, num_blocks, tensor_type, std / _unit_std(tensor_type)).reshape(rows, -1)
 
 
 def _matrix_std(kind: str, shape: tuple[int, ...], config: ModelConfig) -> float:
@@ -410,7 +410,7 @@ def _matrix_std(kind: str, shape: tuple[int, ...], config: ModelConfig) -> float
     return {"attn_output": 1.5, "ffn_down": 1.2}.get(kind, 1.0) / math.sqrt(shape[-1])
 
 
-def _random_blocks(rng: np.random.Generator, num_blocks: int, tensor_type: TensorType, scale: float) -> np.ndarray:
+def random_blocks(rng: np.random.Generator, num_blocks: int, tensor_type: TensorType, scale: float) -> np.ndarray:
     """uint8 [num_blocks, block_bytes]: random quants, scales of `scale` times 0.5 to 1.5."""
     block_bytes = gguf.GGML_QUANT_SIZES[tensor_type][1]
     num_bytes = num_blocks * block_bytes
@@ -426,7 +426,7 @@ def _random_blocks(rng: np.random.Generator, num_blocks: int, tensor_type: Tenso
 @functools.cache
 def _unit_std(tensor_type: TensorType) -> float:
     """Standard deviation of the weights of random blocks of scale 1, measured."""
-    blocks = _random_blocks(np.random.default_rng(0), 2048, tensor_type, 1.0)
+    blocks = random_blocks(np.random.default_rng(0), 2048, tensor_type, 1.0)
     return float(gguf.quants.dequantize(blocks, tensor_type).std())
 
 

@@ -20,7 +20,8 @@ from vkprefill.memory import padded_chunk, recurrent_state_size
 from vkprefill.model import Model
 from vkprefill.quants import packed_row_bytes
 
-FMA_WORKGROUPS, FMA_LOCAL_SIZE, FMA_STEPS, FMA_CHAINS = 1024, 64, 2048, 8
+FMA_WORKGROUPS, FMA_LOCAL_SIZE, FMA_COUNT = 1024, 64, 1024
+FMA_PER_COUNT = 16 * 8  # multiply-adds of an invocation of multiply_add.comp
 COPY_BYTES = 64 << 20
 EMPTY_DISPATCHES = 100
 CEILING_RUNS = 3
@@ -104,7 +105,7 @@ def measure_ceilings(device: Device) -> Ceilings:
     buffers = [device.buffer(f"ceiling {i}", (COPY_BYTES // 4,), kind="benchmark") for i in range(2)]
     try:
         multiply_add, copy = ceiling_programs(device, *buffers)
-        flop = 2.0 * FMA_WORKGROUPS * FMA_LOCAL_SIZE * FMA_STEPS * FMA_CHAINS
+        flop = 2.0 * FMA_WORKGROUPS * FMA_LOCAL_SIZE * FMA_COUNT * FMA_PER_COUNT
         return Ceilings(flop / _best(multiply_add, clock) / 1e9, 2.0 * COPY_BYTES / _best(copy, clock) / 1e9)
     finally:
         for buffer in buffers:
@@ -119,7 +120,7 @@ def ceiling_programs(device: Device, source: Buffer, target: Buffer) -> tuple[Pr
         [target],
         (FMA_WORKGROUPS, 1, 1),
         constants={"LOCAL_SIZE": FMA_LOCAL_SIZE},
-        push={"count": FMA_STEPS, "factor": 0.999, "addend": 0.5},
+        push={"count": FMA_COUNT, "factor": 0.999, "addend": 0.5},
     )
     words = COPY_BYTES // 16
     copy.dispatch(
