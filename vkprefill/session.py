@@ -81,14 +81,21 @@ class Session:
         else:
             plan = self._speculative.plan(ids, cached_n=reused, config=spec, facts=facts, kept_ranges=kept_ranges, enabled=specprefill,
                                           mark_at=mark_at[-1] if mark_at else None, progress=scoring_progress or progress)
-        timings = Timings(cache_n=reused)
+        timings, num_kept = Timings(cache_n=reused), len(plan.kept)
+
+        def ran(done: int, _: int) -> None:
+            if progress:
+                progress(before + done, num_kept)
+
+        before = 0  # tokens run by earlier calls of the model
         for end in mark_at:
             if reused < end < len(ids):
-                plan = self._prefill_and_mark(ids, end, plan, timings, progress)
+                plan = self._prefill_and_mark(ids, end, plan, timings, ran)
+                before = timings.prompt_n
         rows = len(self.cache) + len(plan.kept)
         try:
             yield from stream_tokens(model, ids, self.cache, sampling, plan, max_tokens=max_tokens, timings=timings, started=started,
-                                     progress=progress, make_sampler=make_sampler)
+                                     progress=ran, make_sampler=make_sampler)
         finally:
             if len(self.cache) >= rows:  # the prompt was run: not so after an interrupt in prefill
                 prompts.note(ids[len(prompts.prompt) :], exact=not plan.sparse)

@@ -28,7 +28,8 @@ class _Answer:
 
     def progress_chunk(self, event: Progress) -> Json:
         """llama-server's prompt_progress, with the stage beside."""
-        progress = {"total": event.total, "processed": event.done, "time_ms": round(event.ms, 3), "stage": event.stage}
+        done, total = event.cached + event.done, event.cached + event.total
+        progress = {"total": total, "cache": event.cached, "processed": done, "time_ms": event.ms, "stage": event.stage}
         return {**self._head(self.chunk_name), "choices": [], "prompt_progress": progress}
 
     def end_chunks(self, done: Done) -> Iterator[Json]:

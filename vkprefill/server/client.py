@@ -27,6 +27,7 @@ from vkprefill.server.jobs import (
     JobEvent,
     Loading,
     Ready,
+    Stop,
     Unusable,
 )
 
@@ -119,7 +120,7 @@ class EngineClient:
     def _retry_after(self) -> int:
         return max(1, min(60, round(self._last_seconds * (self.waiting + 1))))
 
-    def _send(self, message: Job | Cancel) -> None:
+    def _send(self, message: Job | Cancel | Stop) -> None:
         try:
             self._connection.send(message)
         except OSError:  # the engine has ended: its reader tells
@@ -175,7 +176,7 @@ class EngineClient:
                 while True:
                     loop.call_soon_threadsafe(take, connection.recv())
             except (EOFError, OSError):
-                pass
+                connection.close()
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(ended.set)
 
@@ -183,8 +184,8 @@ class EngineClient:
         try:
             await ended.wait()
         finally:
-            self._connection.close()
             with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._send, Stop())
                 await anyio.to_thread.run_sync(_end, process)
         return failure
 

@@ -32,6 +32,7 @@ from vkprefill.server.jobs import (
     Piece,
     Progress,
     Ready,
+    Stop,
     Unusable,
 )
 from vkprefill.server.logprobs import LogprobSampler, logprob_entry
@@ -63,7 +64,7 @@ def run_engine(options: EngineOptions, connection: Connection) -> None:
                 connection.send(Unusable(str(error)))
                 sys.exit(EXIT_NOT_LOADED)
             engine.serve()
-    except (EOFError, ConnectionError):  # the server is gone
+    except (EOFError, ConnectionError):  # told to stop, or the server is gone
         pass
 
 
@@ -113,6 +114,14 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
     return Engine(model, slots, connection)
 
 
+def receive(connection: Connection) -> Job | Cancel:
+    """The next message. EOFError when it is Stop, or the pipe is closed."""
+    message = connection.recv()
+    if isinstance(message, Stop):
+        raise EOFError
+    return message
+
+
 class Engine:
     """Answers jobs with the sessions of its slots."""
 
@@ -122,9 +131,9 @@ class Engine:
         self._connection = connection
 
     def serve(self) -> None:
-        """Until the pipe closes (EOFError); a lost device ends the process."""
+        """Until Stop or the end of the pipe (EOFError); a lost device ends the process."""
         while True:
-            message = self._connection.recv()
+            message = receive(self._connection)
             if isinstance(message, Job):  # a Cancel here is for a job that has ended
                 self._connection.send(self._run(message))
                 if self._model.device.lost:
@@ -164,6 +173,7 @@ class _Answer:
         self._job = job
         self._session = session
         self._connection = connection
+        self._cached = session.reach(job.token_ids, exact_only=not job.specprefill)
         self._sampler: Sampler | None = None
         self._started = time.perf_counter()
         self._reported = 0.0  # when progress was sent
@@ -219,7 +229,7 @@ class _Answer:
             now = time.perf_counter()
             if self._job.want_progress or now - self._reported > PROGRESS_PAUSE_S:
                 self._reported = now
-                self._send(Progress(self._job.job_id, stage, done, total, (now - self._started) * 1e3))
+                self._send(Progress(self._job.job_id, stage, done, total, self._cached, (now - self._started) * 1e3))
 
         return between
 
@@ -234,6 +244,6 @@ class _Answer:
     def _look_into_pipe(self) -> None:
         """Raise _Cancelled for a job that is no longer wanted, EOFError when the server is gone."""
         while self._connection.poll():
-            message = self._connection.recv()
+            message = receive(self._connection)
             if isinstance(message, Cancel) and message.job_id == self._job.job_id:
                 raise _Cancelled

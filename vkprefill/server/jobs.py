@@ -57,6 +57,11 @@ class Cancel:
     job_id: int
 
 
+@dataclass(frozen=True)
+class Stop:
+    """End the process, the job in hand too."""
+
+
 # -- from the engine ---------------------------------------------------------------------------------------------------
 
 
@@ -86,12 +91,13 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Progress:
-    """Of a job's prefill. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the stage."""
+    """Of a job's prefill. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the stage, those in the cache left out."""
 
     job_id: int
     stage: str
     done: int
     total: int
+    cached: int
     ms: float
 
 

@@ -101,4 +101,4 @@ def protected(spec: SpecPrefillConfig | None, prompt: Prompt) -> SpecPrefillConf
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the common beginning."""
-    return next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
