@@ -239,7 +239,9 @@ def three_turns(session: Session, interrupt: Interrupt | None) -> list[list[int]
             interrupt(session, [*messages, {"role": "user", "content": question(2)}])
     for number in (2, 3):
         result = ask(session, messages, question(number))
-        assert result.specprefill.status == guards.ACTIVE and result.specprefill.cached_n > 100
+        assert result.specprefill.cached_n > 100
+        # where the attempt came as far as the generation prompt, the little that is left is all kept
+        assert result.specprefill.status in (guards.ACTIVE, *([guards.KEPT_ALL] if interrupt and number == 2 else []))
         answers.append(result.token_ids)
     session.close()
     return answers
@@ -262,7 +264,7 @@ def test_interrupts_at_any_time(new_session, monkeypatch):
 
     def in_lookahead(session: Session, turn: list[dict[str, str]]) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(session._speculative.draft, "candidates", StopAt(1))
+            patch.setattr(session._speculative._scorer._programs, "total", StopAt(0))  # after the last of it
             session.generate(turn, max_tokens=LIMIT, sampling=GREEDY)
 
     assert count.calls >= 4
