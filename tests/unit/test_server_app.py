@@ -1,0 +1,313 @@
+"""The routes with a scripted engine: no GPU, no socket."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+import vkprefill
+from vkprefill import SpecPrefillConfig
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("starlette")
+
+from vkprefill.server import app as app_module  # noqa: E402
+from vkprefill.server.api import Defaults  # noqa: E402
+from vkprefill.server.api_error import ApiError  # noqa: E402
+from vkprefill.server.app import build_app  # noqa: E402
+from vkprefill.server.completions import Service  # noqa: E402
+from vkprefill.server.http import MAX_BODY_BYTES  # noqa: E402
+from vkprefill.server.jobs import Done, Job, Piece, Progress, Ready  # noqa: E402
+from vkprefill.server.metrics import Metrics  # noqa: E402
+from vkprefill.server.prompts import PromptBuilder, protected  # noqa: E402
+
+BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
+HELLO = [{"role": "user", "content": "Hello"}]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}}}]
+CALL = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+REPORT = {"status": "active", "reason": "r", "prompt_n": 10, "cached_n": 4, "kept_n": 3, "kept_ranges": [[4, 7]], "settings": {}, "score_ms": 1.0,
+          "lookahead_ms": 1.0, "select_ms": 1.0, "sparse_prefill_ms": 1.0, "ttft_ms": 2.0, "dense_estimate_ms": None}
+TIMINGS = {"cache_n": 4, "prompt_n": 3, "prompt_ms": 1.0, "prompt_per_token_ms": 0.3, "prompt_per_second": 3000.0, "predicted_n": 5, "predicted_ms": 2.0,
+           "predicted_per_token_ms": 0.4, "predicted_per_second": 2500.0, "specprefill": "active"}
+
+
+class ScriptedEngine:
+    """Stands in for EngineClient: answers each job with the same pieces, or fails."""
+
+    def __init__(self) -> None:
+        self.ready: Ready | None = Ready("a device", 512, 64)
+        self.stage, self.lost, self.exit_code, self.waiting, self.running = "loading weights 40 %", False, None, 0, 0
+        self.pieces: list[str] = ["Hello", " there"]
+        self.error: ApiError | None = None
+        self.finish_reason = "stop"
+        self.jobs: list[Job] = []
+
+    async def run(self, job: Job) -> AsyncIterator[object]:
+        self.jobs.append(job)
+        if self.error is not None and self.error.status != 500:
+            raise self.error
+        yield Progress(1, "score", 2, 6, 4, 0.5)
+        for index, piece in enumerate(self.pieces):
+            entry = {"id": index, "token": piece, "bytes": list(piece.encode()), "logprob": -0.5, "top_logprobs": []}
+            yield Piece(1, piece, () if job.num_logprobs is None else (entry,))
+        if self.error is not None:
+            raise self.error
+        yield Done(1, self.finish_reason, TIMINGS, REPORT, memory={"weights": 5})
+
+
+@pytest.fixture(scope="module")
+def prompts() -> PromptBuilder:
+    return PromptBuilder(BUILT_IN)
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def service(prompts, engine) -> Service:
+    return Service(prompts, engine, Metrics(), Defaults(spec=SpecPrefillConfig(min_tokens=8192)), "demo", 60.0, 60.0)
+
+
+@pytest.fixture
+def send(service):
+    """send(method, path, **httpx options) -> response, to an app made with `options`."""
+    def request(method: str, path: str, *, options: dict[str, object] | None = None, **kwargs: object):
+        async def exchange():
+            app = build_app(service, **(options or {}))
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://test") as client:
+                return await client.request(method, path, **kwargs)
+
+        return anyio.run(exchange)
+
+    return request
+
+
+def events(response) -> list[dict]:
+    """The JSON of a stream, which must end in [DONE]."""
+    assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
+    return [json.loads(line[6:]) for line in lines[:-1]]
+
+
+def joined(chunks: list[dict]) -> dict:
+    """The message and choice that the chunks of a chat add up to, with the fields of the last chunks."""
+    message: dict[str, object] = {"role": "assistant"}
+    found: dict[str, object] = {}
+    for chunk in chunks:
+        found |= {key: chunk[key] for key in ("id", "model", "created", "timings", "specprefill", "usage") if key in chunk}
+        for choice in chunk["choices"]:
+            for key in ("content", "reasoning_content"):
+                if choice["delta"].get(key):
+                    message[key] = message.get(key, "") + choice["delta"][key]
+            for call in choice["delta"].get("tool_calls", []):
+                calls = message.setdefault("tool_calls", [])
+                assert call.pop("index") == len(calls)
+                calls.append(call)
+            for entry in (choice.get("logprobs") or {}).get("content", []):
+                found.setdefault("logprobs", []).append(entry)
+            found["finish_reason"] = choice["finish_reason"] or found.get("finish_reason")
+    return {**found, "message": message}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "fields", "want", "reason"),
+    [
+        (["Hello", " there"], {}, {"content": "Hello there"}, "stop"),
+        (["<th", "ink>\nwhy\n", "</think>\n\nso"], {}, {"reasoning_content": "why", "content": "so"}, "stop"),
+        (["I add.\n", CALL[:30], CALL[30:]], {"tools": TOOLS}, {"content": "I add.", "tool_calls": [("add", '{"a": 1}')]}, "tool_calls"),
+        ([CALL], {"tools": TOOLS, "logprobs": True}, {"tool_calls": [("add", '{"a": 1}')]}, "tool_calls"),
+        (["a", "b"], {"logprobs": True, "return_progress": True, "stream_options": {"include_usage": True}}, {"content": "ab"}, "stop"),
+    ],
+)
+def test_stream_and_whole_answer_are_the_same(send, engine, pieces, fields, want, reason):
+    engine.pieces = pieces
+    whole = send("POST", "/v1/chat/completions", json={"messages": HELLO, **fields}).json()
+    streamed = joined(events(send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True, **fields})))
+    (choice,) = whole["choices"]
+    message = {key: value for key, value in choice["message"].items() if value is not None}
+    for one in (message, streamed["message"]):
+        if "tool_calls" in one:
+            one["tool_calls"] = [(call["function"]["name"], call["function"]["arguments"]) for call in one["tool_calls"]]
+        assert one == {"role": "assistant", **want}
+    for key in ("timings", "specprefill", "usage", "model"):
+        assert whole[key] == streamed[key]
+    assert whole["timings"]["specprefill"] == "active" and whole["specprefill"] == REPORT
+    assert whole["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "prompt_tokens_details": {"cached_tokens": 4}}
+    assert choice["finish_reason"] == streamed["finish_reason"] == reason
+    assert (choice["logprobs"] or {}).get("content") == streamed.get("logprobs")
+
+
+def test_order_of_a_stream(send):
+    chunks = events(send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True, "return_progress": True}))
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[1]["prompt_progress"] == {"total": 10, "cache": 4, "processed": 6, "time_ms": 0.5, "stage": "score"}
+    assert [c["choices"][0]["delta"] for c in chunks[2:]] == [{"content": "Hello"}, {"content": " there"}, {}]
+    assert chunks[-1]["usage"]["total_tokens"] == 15 and len({c["id"] for c in chunks}) == 1
+
+
+def test_usage_in_a_chunk_of_its_own(send):
+    body = {"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
+    *_, before, last = events(send("POST", "/v1/chat/completions", json=body))
+    assert "usage" not in before and before["choices"][0]["finish_reason"] == "stop"
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 5
+
+
+def test_completions(send, engine):
+    whole = send("POST", "/v1/completions", json={"prompt": "Hi", "logprobs": 1}).json()
+    (choice,) = whole["choices"]
+    assert whole["object"] == "text_completion" and choice["text"] == "Hello there" and choice["finish_reason"] == "stop"
+    assert choice["logprobs"]["tokens"] == ["Hello", " there"] and choice["logprobs"]["text_offset"] == [0, 5]
+    chunks = events(send("POST", "/v1/completions", json={"prompt": "Hi", "stream": True}))
+    assert "".join(c["choices"][0]["text"] for c in chunks) == "Hello there" and chunks[-1]["specprefill"] == whole["specprefill"]
+
+
+def test_what_the_engine_is_asked(send, engine, prompts):
+    long = "Be brief. " * 30
+    body = {"messages": [{"role": "system", "content": long}, *HELLO], "stop": "x", "seed": 5, "max_tokens": 3, "specprefill": {"kept_ranges": [[0, 9]]}}
+    send("POST", "/v1/chat/completions", json=body)
+    send("POST", "/v1/chat/completions", json={**body, "specprefill": False, "messages": [body["messages"][0], {"role": "user", "content": "No"}]})
+    first, second = engine.jobs
+    shared = next(n for n, (a, b) in enumerate(zip(first.token_ids, second.token_ids, strict=False)) if a != b)
+    assert first.mark_at[0] == second.mark_at[0] == shared > 100 and len(first.mark_at) == 2
+    assert first.spec.protect == ((0, shared),) and first.kept_ranges == [[0, 9]] and first.specprefill and not second.specprefill
+    assert (first.stop, first.sampling.seed, first.max_tokens, first.facts.roles) == (("x",), 5, 3, ("system", "user"))
+    assert prompts.tokenizer.decode(first.token_ids[: first.mark_at[1]]).endswith("Hello<|im_end|>\n")
+
+
+def test_protected_ranges_add_up(prompts):
+    spec = SpecPrefillConfig(protect=((5, 6),))
+    assert protected(spec, prompts.completion(type("Request", (), {"prompt": [1, 2]}))) == spec and protected(None, None) is None
+
+
+@pytest.mark.parametrize("status", [400, 503])
+def test_errors_before_the_answer(send, engine, status):
+    engine.error = ApiError(status, "why", retry_after=7 if status == 503 else None)
+    for stream in (False, True):
+        response = send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": stream})
+        assert response.status_code == status and response.json()["error"]["message"] == "why"
+        assert response.headers.get("retry-after") == ("7" if status == 503 else None)
+
+
+def test_error_in_the_midst_of_a_stream(send, engine):
+    engine.error = ApiError(500, "the device was lost")
+    *_, last = events(send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True}))
+    assert last["error"]["message"] == "the device was lost" and last["error"]["type"] == "server_error"
+    assert send("POST", "/v1/chat/completions", json={"messages": HELLO}).status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kwargs", "status", "message"),
+    [
+        ("GET", "/nope", {}, 404, "no such path: /nope"),
+        ("GET", "/v1/models/gpt-4", {}, 404, "model: this server has demo"),
+        ("GET", "/v1/chat/completions", {}, 405, "GET is not for this path"),
+        ("POST", "/v1/models", {"json": {}}, 405, "POST is not for this path"),
+        ("POST", "/v1/chat/completions", {"content": b"{"}, 400, "body: not JSON"),
+        ("POST", "/v1/chat/completions", {"content": b'{"messages": "\xff"}'}, 400, "body: byte 14 is not UTF-8"),
+        ("POST", "/v1/chat/completions", {"content": b" " * (MAX_BODY_BYTES + 1)}, 413, "body: larger than"),
+        ("POST", "/v1/chat/completions", {"content": rb'{"messages": [{"role": "user", "content": "a \ud800"}]}'}, 400, "text: lone surrogate U+D800"),
+        ("POST", "/v1/completions", {"json": {"prompt": ""}}, 400, "prompt: it is empty"),
+        ("POST", "/v1/completions", {"json": {"prompt": [99999]}}, 400, "prompt: found token id 99999, wanted 0 to 1535"),
+        ("POST", "/v1/completions", {"json": {"prompt": [1] * 512, "specprefill": False}}, 400, "context: the prompt has 512 tokens"),
+        ("POST", "/v1/completions", {"json": {"prompt": [1] * 32768}}, 400, "context: the prompt has 32768 tokens"),
+        ("POST", "/tokenize", {"json": {"content": 5}}, 400, "content: found 5, wanted text"),
+        ("POST", "/tokenize", {"json": {}}, 400, "content: missing"),
+        ("POST", "/detokenize", {"json": {"tokens": ["a"]}}, 400, "tokens: wanted a list of token ids"),
+        ("POST", "/detokenize", {"json": {"tokens": [-1]}}, 400, "token id -1 is out of range"),
+        ("POST", "/apply-template", {"json": {"messages": []}}, 400, "messages: it is empty"),
+    ],
+)
+def test_errors(send, method, path, kwargs, status, message):
+    response = send(method, path, **kwargs)
+    assert response.status_code == status and response.json()["error"]["message"].startswith(message)
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_an_error_of_our_own_is_500_and_tells_nothing(send, engine):
+    engine.run = None
+    response = send("POST", "/v1/chat/completions", json={"messages": HELLO})
+    assert response.status_code == 500 and response.json()["error"]["message"] == "internal error; the server's log has more"
+
+
+def test_text_endpoints(send):
+    ids = send("POST", "/tokenize", json={"content": "Hello <|im_end|>"}).json()["tokens"]
+    assert send("POST", "/detokenize", json={"tokens": ids}).json() == {"content": "Hello <|im_end|>"}
+    assert len(send("POST", "/tokenize", json={"content": "Hello <|im_end|>", "parse_special": False}).json()["tokens"]) > len(ids)
+    pieces = send("POST", "/tokenize", json={"content": "\u00e9", "with_pieces": True}).json()["tokens"]
+    assert pieces == [{"id": pieces[0]["id"], "piece": [0xC3]}, {"id": pieces[1]["id"], "piece": [0xA9]}]
+    prompt = send("POST", "/apply-template", json={"messages": HELLO}).json()["prompt"]
+    assert prompt == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_health(send, engine):
+    assert send("GET", "/health").json()["status"] == "ok"
+    engine.ready = None
+    response = send("GET", "/health")
+    assert response.status_code == 503 and response.json()["stage"] == "loading weights 40 %" and response.json()["error"]["message"] == engine.stage
+    engine.lost = True
+    assert send("GET", "/health").json()["status"] == "device lost"
+
+
+def test_models_and_props(send):
+    (model,) = send("GET", "/v1/models").json()["data"]
+    assert model["id"] == "demo" and model["meta"]["n_ctx_train"] == 32768 and model["meta"]["n_ctx"] == 512
+    assert send("GET", "/v1/models/demo").json() == model
+    props = send("GET", "/props").json()
+    assert props["default_generation_settings"]["params"]["temperature"] == 0 and props["specprefill"]["min_tokens"] == 8192
+    assert "im_start" in props["chat_template"] and props["model_path"] == "target.gguf"
+
+
+def test_metrics(send):
+    send("POST", "/v1/chat/completions", json={"messages": HELLO})
+    send("POST", "/v1/chat/completions", json={})
+    text = send("GET", "/metrics").text
+    for line in ("vkprefill:prompt_tokens_total 3", "vkprefill:tokens_predicted_total 5", "vkprefill:cached_tokens_total 4",
+                 'vkprefill:specprefill_requests_total{status="active"} 1', 'vkprefill:specprefill_requests_total{status="failed"} 0',
+                 "vkprefill:specprefill_skipped_tokens_total 3", 'vkprefill:requests_total{code="200"} 1', 'vkprefill:requests_total{code="400"} 1',
+                 'vkprefill:device_memory_bytes{kind="weights"} 5', "vkprefill:requests_processing 0"):
+        assert f"\n{line}\n" in text
+
+
+def test_api_key(send):
+    options = {"api_key": "s3cret"}
+    for path in ("/v1/models", "/props", "/metrics", "/nope"):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}, {"Authorization": b"Bearer \xff"}):
+            response = send("GET", path, options=options, headers=headers)
+            assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
+    assert send("GET", "/v1/models", options=options, headers={"Authorization": "Bearer s3cret"}).status_code == 200
+    for path in ("/health", "/", "/openapi.json"):
+        assert send("GET", path, options=options).status_code == 200
+
+
+def test_cors(send):
+    origin = {"Origin": "http://page.example"}
+    assert "access-control-allow-origin" not in send("GET", "/v1/models", headers=origin).headers
+    options = {"cors_origin": "http://page.example", "api_key": "k"}
+    asked = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    assert send("OPTIONS", "/v1/chat/completions", options=options, headers=asked).headers["access-control-allow-origin"] == "http://page.example"
+    assert "access-control-allow-origin" not in send("GET", "/health", options=options, headers={"Origin": "http://other.example"}).headers
+
+
+def test_page(send, monkeypatch, tmp_path):
+    monkeypatch.setattr(app_module, "files", lambda _: tmp_path)
+    assert send("GET", "/").text.startswith("vkprefill serves")
+    (tmp_path / "web").mkdir()
+    for name in ("index.html", "app.js", "style.css"):
+        (tmp_path / "web" / name).write_text(name)
+    for path, kind in (("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")):
+        response = send("GET", path)
+        assert response.headers["content-type"].startswith(kind) and "default-src 'none'" in response.headers["content-security-policy"]
+        assert response.headers["x-content-type-options"] == "nosniff"
+    for path in ("/../vkprefill/errors.py", "/%2e%2e/vkprefill/errors.py", "/web/app.js", "//etc/passwd"):
+        assert send("GET", path).status_code == 404
+
+
+def test_openapi(send):
+    document = send("GET", "/openapi.json").json()
+    assert document["openapi"].startswith("3.") and "/v1/chat/completions" in document["paths"]
+    json.dumps(document)
