@@ -120,6 +120,15 @@ class CachePool:
                 for part, page in zip(parts[len(source) :], new.reshape(-1, PAGE, outer, inner).swapaxes(1, 2)):
                     self.device.upload(part, [page])
 
+    def copy_pages(self, source: list[int], target: list[int]) -> None:
+        """Keys and values of whole pages -> other pages."""
+        words, program = kv_words(self.config, self.kv_type), self.device.program("pages")
+        for layer in self.kv.values():
+            for buffer in (layer.keys, layer.values):
+                for a, b in zip(source, target, strict=True):
+                    program.copy(buffer, buffer, a * words, b * words, words)
+        program.run()
+
     def clear_state(self) -> None:
         program = self.device.program("state")
         program.fill(self.state)
@@ -239,6 +248,25 @@ class Cache:
         copy.append([self.token_ids[r] for r in chosen], [self.positions[r] for r in chosen])
         copy.next_position = self.next_position
         return copy
+
+    def start_from(self, other: Cache, snapshot: Snapshot) -> None:
+        """Forget everything and begin where another cache of the model was at a snapshot of it, which both keep. Copies on the device.
+
+        Raises what `reserve` raises, RequestError when the snapshot is void.
+        """
+        self.reset()
+        if snapshot not in other._snapshots or snapshot.stale or not snapshot.length:
+            raise RequestError("snapshot: not one of the other cache, freed, void, or empty")
+        self.reserve(snapshot.length)
+        if snapshot.stale:  # the other cache had to make room
+            self.reset()
+            raise OutOfMemoryError(f"KV cache: no room for another {snapshot.length} tokens beside those they are copied from")
+        self.broken = True  # until all is done
+        self.pool.copy_pages(other.pages[: len(self.pages)], self.pages)
+        self.pool.load_state(snapshot.state)
+        self.append(other.token_ids[: snapshot.length], other.positions[: snapshot.length])
+        self.next_position = snapshot.next_position
+        self.broken = False
 
     def begin(self) -> None:
         """Remember this point, which only `undo` can go back to, and only until another cache begins. Takes no memory."""

@@ -62,6 +62,21 @@ class PromptCache:
         stands = intact and fits(self.prompt, self.exact) and (best is None or len(self.prompt) >= len(best.prompt))
         return stands, best
 
+    def start_from(self, other: PromptCache, prompt: Sequence[int], *, exact_only: bool) -> int:
+        """Forget everything and begin with the longest beginning of `prompt` that another one has a mark of; its length, 0 without one."""
+        self.reset()
+        _, mark = other._find(prompt, exact_only)
+        if mark is None or not mark.prompt:
+            return 0
+        try:
+            self.cache.start_from(other.cache, mark.snapshot)
+        except OutOfMemoryError:
+            self.reset()
+            return 0
+        self.prompt, self.exact, self._rows = list(mark.prompt), mark.exact, len(self.cache)
+        self.mark()
+        return len(self.prompt)
+
     def note(self, tokens: Sequence[int], *, exact: bool = True) -> None:
         """The cache, as it is now, stands for these further prompt tokens; what is run and not noted does not count."""
         self.prompt += [int(t) for t in tokens]

@@ -126,6 +126,11 @@ class Session:
         """How many first tokens of a prompt need not be run again; exact_only: as for a turn without speculative prefill."""
         return self._prompts.reach(ids, exact_only=exact_only or self._speculative is None)
 
+    def start_from(self, other: Session, ids: Sequence[int], *, exact_only: bool) -> int:
+        """Forget the conversation and begin with what another session of the model has of a prompt; its length. The other one keeps it."""
+        self.reset()
+        return self._prompts.start_from(other._prompts, ids, exact_only=exact_only or self._speculative is None)
+
     def reset(self) -> None:
         """Forget the conversation; its memory goes back to the models' pools."""
         self._prompts.reset()

@@ -10,6 +10,8 @@ from vkprefill.model import Model
 from vkprefill.session import Session
 from vkprefill.specprefill_config import SpecPrefillConfig
 
+MIN_COPIED = 32  # tokens of a shared beginning that are worth a copy
+
 
 class Slots:
     """A few sessions that share the memory of the models. The least recently used one is forgotten when a new one or its memory is needed."""
@@ -22,18 +24,27 @@ class Slots:
     def choose(self, token_ids: Sequence[int], *, exact_only: bool) -> Session:
         """The session to answer a prompt with; it counts as the most recently used from now on.
 
-        That is the one with the longest beginning of the prompt, unless it would forget more than it saves: then the least recently used.
+        That is the one with the longest beginning of the prompt, unless it would forget more than it saves: then the
+        least recently used one, with a copy of that beginning if another conversation shares it.
         """
+        saved = {session: session.reach(token_ids, exact_only=exact_only) for session in self._sessions}
+        best = max(self._sessions, key=saved.get)
+        forgotten = len(best.prompt) - saved[best]
+        if saved[best] > 0 and saved[best] >= forgotten:
+            self._use(best)
+            return best
+        oldest = self._sessions[0]
+        if saved[best] >= MIN_COPIED and best is not oldest:
+            self._use(best)  # so that its memory is the last to be taken
+            self._use(oldest)
+            oldest.start_from(best, token_ids, exact_only=exact_only)
+        else:
+            self._use(oldest)
+        return oldest
 
-        def saves(session: Session) -> int:
-            return session.reach(token_ids, exact_only=exact_only)
-
-        best = max(self._sessions, key=saves)
-        forgotten = len(best.prompt) - saves(best)
-        session = best if saves(best) > 0 and saves(best) >= forgotten else self._sessions[0]
+    def _use(self, session: Session) -> None:
         self._sessions.remove(session)
         self._sessions.append(session)
-        return session
 
     def forget(self, session: Session) -> None:
         """Give its memory back; it is the first to be used again."""
