@@ -27,6 +27,7 @@ class Session:
     """Several turns with one model, and a draft for speculative prefill if there is one. Close it to give its memory back.
 
     draft: a model with the same vocabulary; spec: settings of speculative prefill; max_context: of the cache (None: all the model has).
+    importance: float32 [T], of the last prompt's tokens; None where it was not scored.
     """
 
     def __init__(self, model: Model, draft: Model | None = None, spec: SpecPrefillConfig | None = None, *, max_context: int | None = None
@@ -34,6 +35,7 @@ class Session:
         self.model = model
         self._speculative = SpecPrefill(model, draft, spec) if draft is not None else None
         self._prompts = PromptCache(model.new_cache(max_context))
+        self.importance: np.ndarray | None = None
 
     @property
     def cache(self) -> Cache:
@@ -81,6 +83,7 @@ class Session:
         else:
             plan = self._speculative.plan(ids, cached_n=reused, config=spec, facts=facts, kept_ranges=kept_ranges, enabled=specprefill,
                                           mark_at=mark_at[-1] if mark_at else None, progress=scoring_progress or progress)
+        self.importance = plan.importance
         timings, num_kept = Timings(cache_n=reused), len(plan.kept)
 
         def ran(done: int, _: int) -> None:

@@ -43,11 +43,13 @@ KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
 
 @dataclass(frozen=True)
 class SpecPrefillRequest:
-    """enabled: False for a dense answer; settings: the effective ones (None without a draft); kept_ranges: an earlier answer's choice."""
+    """enabled: False for a dense answer; settings: the effective ones (None without a draft); kept_ranges: an earlier answer's choice;
+    details: tell tokens and importance too."""
 
     enabled: bool = True
     settings: SpecPrefillConfig | None = None
     kept_ranges: list[list[int]] | None = None
+    details: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,9 +218,10 @@ def parse_specprefill(body: Mapping[str, object], base: SpecPrefillConfig | None
     """The fields of speculative prefill.
 
     specprefill: true, false, or an object of settings, which may hold `kept_ranges`, an earlier answer's; specprefill_keep_pct and
-    speculative_prefill_keep_pct: how much to keep, a share up to 1 or a percentage above it, by mode "chunk".
+    speculative_prefill_keep_pct: how much to keep, a share up to 1 or a percentage above it, by mode "chunk"; specprefill_details: true for
+    the prompt's tokens and their importance in the answer.
     """
-    value = body.get("specprefill")
+    value, details = body.get("specprefill"), optional(body, "specprefill_details", bool, False)
     settings: dict[str, object] = {}
     for name in KEEP_FIELDS:
         percent = optional(body, name, float)
@@ -237,4 +240,4 @@ def parse_specprefill(body: Mapping[str, object], base: SpecPrefillConfig | None
         config = SpecPrefillConfig.from_dict({**settings, **given}, base)
     except RequestError as error:
         raise ApiError(400, str(error), param="specprefill") from None
-    return SpecPrefillRequest(value is not False, config if base is not None else None, kept_ranges)
+    return SpecPrefillRequest(value is not False, config if base is not None else None, kept_ranges, details)

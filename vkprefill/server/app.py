@@ -29,6 +29,7 @@ from vkprefill.server.http import ClientLeft, JsonResponse, error_response, read
 from vkprefill.server.messages import check_messages, check_tools
 from vkprefill.server.model_info import model_object, props
 from vkprefill.server.openapi import openapi_document
+from vkprefill.server.prompt_details import text_or_bytes
 
 VERSION = importlib.metadata.version("vkprefill")
 PUBLIC_PATHS = ("/health", "/openapi.json")  # and the page, which asks for the key
@@ -110,7 +111,7 @@ def build_app(
         if not optional(body, "with_pieces", bool, False):
             return {"tokens": ids}
         pieces = [service.prompts.tokenizer.token_bytes(token_id) for token_id in ids]
-        return {"tokens": [{"id": i, "piece": _text_or_bytes(piece)} for i, piece in zip(ids, pieces, strict=True)]}
+        return {"tokens": [{"id": i, "piece": text_or_bytes(piece)} for i, piece in zip(ids, pieces, strict=True)]}
 
     def detokenize(body: dict[str, object]) -> dict[str, object]:
         ids = required(body, "tokens", list)
@@ -216,11 +217,3 @@ def _client_left(_: Request, __: ClientLeft) -> Response:
 
 def _internal_error(_: Request, __: Exception) -> Response:
     return error_response(ApiError(500, "internal error; the server's log has more"))
-
-
-def _text_or_bytes(piece: bytes) -> str | list[int]:
-    """Text, or the bytes of a part of a character."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return list(piece)

@@ -152,6 +152,7 @@ def _job(request: AnswerRequest, prompt: Prompt) -> Job:
         facts=prompt.facts,
         kept_ranges=spec.kept_ranges,
         want_progress=request.return_progress and request.stream,
+        want_details=spec.details,
     )
 
 

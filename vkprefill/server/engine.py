@@ -36,6 +36,7 @@ from vkprefill.server.jobs import (
     Unusable,
 )
 from vkprefill.server.logprobs import LogprobSampler, logprob_entry
+from vkprefill.server.prompt_details import prompt_details
 from vkprefill.server.slots import Slots
 from vkprefill.server.stop_strings import StopStrings
 from vkprefill.session import Session
@@ -215,8 +216,11 @@ class _Answer:
 
     def _done(self, part: GenerationPart, stops: StopStrings) -> Done:
         reason = "stop" if stops.found is not None else part.finish_reason
-        memory = dict(self._session.model.device.allocated)
-        return Done(self._job.job_id, reason, part.timings.as_dict(), part.specprefill.as_dict(), stops.found, memory)
+        model, report = self._session.model, part.specprefill.as_dict()
+        if self._job.want_details:
+            report |= prompt_details(model.tokenizer, self._job.token_ids, self._session.importance)
+        memory = dict(model.device.allocated)
+        return Done(self._job.job_id, reason, part.timings.as_dict(), report, stops.found, memory)
 
     def _make_sampler(self, config: SamplingConfig) -> Sampler:
         count = self._job.num_logprobs

@@ -33,7 +33,8 @@ class Job:
     """One prompt to answer.
 
     mark_at: rising lengths of the beginnings that later prompts will share; stop: texts that end the answer; num_logprobs: most probable
-    tokens to report beside each chosen one (None: no log-probabilities); want_progress: report each step of the prefill.
+    tokens to report beside each chosen one (None: no log-probabilities); want_progress: report each step of the prefill; want_details: tell tokens and
+    their importance with the result.
     """
 
     job_id: int
@@ -48,6 +49,7 @@ class Job:
     facts: RequestFacts | None = None
     kept_ranges: list[list[int]] | None = None
     want_progress: bool = False
+    want_details: bool = False
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,7 @@ def _common() -> Json:
         "n_probs": {"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS},
         "return_progress": {"type": "boolean"},
         "specprefill": _ref("SpecPrefill"),
+        "specprefill_details": {"type": "boolean"},
         "specprefill_keep_pct": percent,
         "speculative_prefill_keep_pct": percent,
         **sampling,
