@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""The matmul and matvec kernels of each weight format beside numpy on the dequantised weights: python -m benchmarks.matmul_vs_numpy
+"""The matmul and matvec kernels of each weight format beside numpy on the dequantised weights.
 
-On a CPU device rates are per second of CPU time, summed over all threads of the process; on a GPU those of the kernels are per second on
-the clock and not to be compared with numpy's. Kernel and numpy take turns. numpy runs on one thread, since waiting threads of its BLAS use CPU
-time. OpenBLAS's speed depends on the core type it takes the CPU for: OPENBLAS_CORETYPE, if set, is in the record.
+python -m benchmarks.matmul_vs_numpy [--json FILE]
+
+On a CPU device rates are per second of CPU time, summed over all threads of the process; on a GPU those of the kernels
+are per second on the clock, not to be compared with numpy's. Kernel and numpy take turns. numpy runs on one thread,
+since waiting threads of its BLAS use CPU time. OpenBLAS's speed depends on the core type it takes the CPU for:
+OPENBLAS_CORETYPE, if set, is in the record.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ CALLS = {MATMUL: 2, MATVEC: 8}  # in one timed run
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="(default: 5)")
-    parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES, metavar="TYPE", help=f"(default: {' '.join(TYPES)})")
+    parser.add_argument(
+        "--types", nargs="+", choices=TYPES, default=TYPES, metavar="TYPE", help=f"(default: {' '.join(TYPES)})"
+    )
     parser.add_argument("--device", default=None, help="index or part of the name of a Vulkan device")
     parser.add_argument("--json", metavar="FILE", help="write the record")
     args = parser.parse_args(argv)
@@ -60,8 +65,10 @@ def main(argv: list[str] | None = None) -> int:
             kernel, blas = measure(device, GGMLQuantizationType[name], size, args.repetitions)
             flop = 2.0 * np.prod(size, dtype=np.float64)
             gbytes = size[1] * packed_row_bytes(GGMLQuantizationType[name], size[2]) / 1e9
-            measured = [Figure(f"{kind} {name}", f"GFLOP/{second}", tuple(flop / 1e9 / t for t in kernel)),
-                        Figure(f"{kind} {name}, numpy", "GFLOP/CPU-s", tuple(flop / 1e9 / t for t in blas))]
+            measured = [
+                Figure(f"{kind} {name}", f"GFLOP/{second}", tuple(flop / 1e9 / t for t in kernel)),
+                Figure(f"{kind} {name}, numpy", "GFLOP/CPU-s", tuple(flop / 1e9 / t for t in blas)),
+            ]
             if kind == "matvec":
                 measured.append(Figure(f"{kind} {name}", f"GB/{second}", tuple(gbytes / t for t in kernel)))
             figures += measured
@@ -71,9 +78,29 @@ def main(argv: list[str] | None = None) -> int:
                 row.append(number(measured[2].median))
         rows.append(row)
     command = shlex.join(["python", "-m", "benchmarks.matmul_vs_numpy", *(sys.argv[1:] if argv is None else argv)])
-    record = Record(about(command, device.info, profile=device.profile.name, numpy=np.__version__, matmul=list(MATMUL), matvec=list(MATVEC),
-                          openblas_coretype=os.environ.get("OPENBLAS_CORETYPE"), openblas_threads=os.environ["OPENBLAS_NUM_THREADS"]), figures)
-    columns = ("type", f"matmul GFLOP/{second}", "numpy", "ratio", f"matvec GFLOP/{second}", "numpy", "ratio", f"GB/{second}")
+    record = Record(
+        about(
+            command,
+            device.info,
+            profile=device.profile.name,
+            numpy=np.__version__,
+            matmul=list(MATMUL),
+            matvec=list(MATVEC),
+            openblas_coretype=os.environ.get("OPENBLAS_CORETYPE"),
+            openblas_threads=os.environ["OPENBLAS_NUM_THREADS"],
+        ),
+        figures,
+    )
+    columns = (
+        "type",
+        f"matmul GFLOP/{second}",
+        "numpy",
+        "ratio",
+        f"matvec GFLOP/{second}",
+        "numpy",
+        "ratio",
+        f"GB/{second}",
+    )
     print(describe(record.about), markdown_table(columns, rows), sep="\n\n")
     if args.json:
         Path(args.json).write_text(record.to_json() + "\n", encoding="utf-8")
@@ -81,9 +108,10 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def measure(device: Device, weight_type: GGMLQuantizationType, size: tuple[int, int, int], repetitions: int
-            ) -> tuple[list[float], list[float]]:
-    """Seconds of one product x[M, K] W[N, K]^T, by the kernel and by numpy, for each repetition. Checks that they agree."""
+def measure(
+    device: Device, weight_type: GGMLQuantizationType, size: tuple[int, int, int], repetitions: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of one product x[M, K] W[N, K]^T, by the kernel and by numpy, of each repetition. Checks the results."""
     num_tokens, num_rows, columns = size
     rng = np.random.default_rng(0)
     block_weights, block_bytes = GGML_QUANT_SIZES[weight_type]

@@ -1,7 +1,7 @@
-"""Speed of a loaded model: prefill, decode at a depth, first token dense against speculative. Random tokens; no timing depends on which.
+"""Speed of a loaded model: prefill, decode at a depth, first token dense and speculative. Prompts are random tokens.
 
-A rate is given per second and, on CPU devices, per second of process CPU time, which other programs on the machine disturb less. On GPUs the CPU
-time says nothing and is left out.
+A rate is given per second and, on CPU devices, per second of process CPU time, which other programs on the machine
+disturb less. On GPUs the CPU time says nothing and is left out.
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ def measure_speed(
             model.decode_candidates(tokens[0], cache, 1)
             for _ in range(repetitions):
                 cache.restore(start)
-                times.append(
-                    timed(lambda: [model.decode_candidates(token, cache, 1) for token in tokens[:num_decode]])
-                )
+                times.append(timed(lambda: [model.decode_candidates(token, cache, 1) for token in tokens[:num_decode]]))
             start.free()
             figures += rates(f"decode {num_decode} at {depth}", num_decode, times, cpu)
     finally:
@@ -107,7 +105,8 @@ def measure_first_token(
 ) -> tuple[list[Figure], dict[str, object]]:
     """Figures of the time to the logits of a prompt's last token, dense and by speculative prefill; what was kept.
 
-    Dense and speculative take turns, each time with a new prompt, of which the draft remembers nothing. One turn is run before, not counted.
+    Dense and speculative take turns, each time with a new prompt, of which the draft remembers nothing. One turn is run
+    before, not counted.
     """
     dense, sparse, kept, cpu = [], [], [], has_cpu_time(spec.target)
     status = ""

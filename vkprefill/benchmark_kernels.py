@@ -1,7 +1,8 @@
 """Where the time of a forward pass goes: each dispatch timed alone, beside what the device does at best.
 
-Each dispatch is a submission of its own, whose time is taken from fence to fence, less that of a dispatch with nothing to do. What a GPU gains by
-running dispatches side by side is not in these times. On CPU devices "seconds" are process CPU time, elsewhere the clock's.
+Each dispatch is a submission of its own, whose time is taken from fence to fence, less that of a dispatch with nothing
+to do. What a GPU gains by running dispatches side by side is not in these times. On CPU devices "seconds" are process
+CPU time, elsewhere the clock's.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class Ceilings:
 class KernelTime:
     """All dispatches of a kernel in one phase.
 
-    values: seconds of each repetition; gflop and gbytes (weights, keys and values, states): per second, None where not known; of_ceiling:
-    share of the nearer of the two ceilings, and `bound` which one. No rates where the dispatches took less than two empty ones each.
+    values: seconds of each repetition; gflop and gbytes (weights, keys and values, states): per second, None where not
+    known; of_ceiling: share of the nearer of the two ceilings, and `bound` which one. No rates where dispatches took
+    less than two empty ones each.
     """
 
     kernel: str
@@ -58,7 +60,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Phase:
-    """One run of a program, in each repetition: its kernels; seconds of the `whole` as the product submits it, of an `empty` dispatch."""
+    """One run of a program. whole, empty: seconds as the product submits it and of an empty dispatch, by repetition."""
 
     name: str
     kernels: list[KernelTime]
@@ -162,16 +164,33 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
             return clock() - began
 
         return [
-            _phase(f"{kind} of {count} after {depth} tokens", timer, run, empty, repetitions, ceilings,
-                   lambda label, dispatch, rows, count=count: amounts.of(label, dispatch, rows, count, depth))
-            for kind, timer, run, count in (("prefill", chunk, prefill, model.prefill_chunk), ("decode", step, decode, 1))
+            _phase(
+                f"{kind} of {count} after {depth} tokens",
+                timer,
+                run,
+                empty,
+                repetitions,
+                ceilings,
+                lambda label, dispatch, rows, count=count: amounts.of(label, dispatch, rows, count, depth),
+            )
+            for kind, timer, run, count in (
+                ("prefill", chunk, prefill, model.prefill_chunk),
+                ("decode", step, decode, 1),
+            )
         ]
     finally:
         cache.close()
 
 
-def _phase(name: str, timer: _Timed, run: Callable[[_Timed | None], float], empty: _Timed, repetitions: int, ceilings: Ceilings,
-           amount_of: Callable[[str, tuple[str, float], int], Amount]) -> Phase:
+def _phase(
+    name: str,
+    timer: _Timed,
+    run: Callable[[_Timed | None], float],
+    empty: _Timed,
+    repetitions: int,
+    ceilings: Ceilings,
+    amount_of: Callable[[str, tuple[str, float], int], Amount],
+) -> Phase:
     samples, wholes, empties = [], [], []
     run(timer)  # compiles
     for _ in range(repetitions):
@@ -181,14 +200,27 @@ def _phase(name: str, timer: _Timed, run: Callable[[_Timed | None], float], empt
         samples.append([max(0.0, value - empties[-1]) for value in timer.seconds])
         wholes.append(run(None))
     program = timer.program
-    amounts = [amount_of(label, dispatch, program.num_rows) for label, dispatch in zip(program.labels, program.dispatches)]
+    amounts = [
+        amount_of(label, dispatch, program.num_rows)
+        for label, dispatch in zip(program.labels, program.dispatches, strict=True)
+    ]
     shaders = [shader for shader, _ in program.dispatches]
-    return Phase(name, group(shaders, samples, amounts, ceilings, statistics.median(empties)), tuple(wholes), tuple(empties))
+    return Phase(
+        name, group(shaders, samples, amounts, ceilings, statistics.median(empties)), tuple(wholes), tuple(empties)
+    )
 
 
-def group(shaders: Sequence[str], seconds: Sequence[Sequence[float]], amounts: Sequence[Amount], ceilings: Ceilings, empty_s: float
-          ) -> list[KernelTime]:
-    """The dispatches of each shader together, those that take longest first. seconds[repetition][dispatch], less empty_s already."""
+def group(
+    shaders: Sequence[str],
+    seconds: Sequence[Sequence[float]],
+    amounts: Sequence[Amount],
+    ceilings: Ceilings,
+    empty_s: float,
+) -> list[KernelTime]:
+    """The dispatches of each shader together, those that take longest first.
+
+    seconds[repetition][dispatch]: less that of an empty one, empty_s, already.
+    """
     places = defaultdict(list)
     for place, shader in enumerate(shaders):
         places[shader].append(place)
@@ -198,9 +230,13 @@ def group(shaders: Sequence[str], seconds: Sequence[Sequence[float]], amounts: S
         time_s = statistics.median(values)
         gflop = gbytes = 0.0
         if time_s > empty_s * len(mine):
-            gflop, gbytes = (sum(getattr(amounts[i], what) for i in mine) / time_s / 1e9 for what in ("flop", "num_bytes"))
+            gflop, gbytes = (
+                sum(getattr(amounts[i], what) for i in mine) / time_s / 1e9 for what in ("flop", "num_bytes")
+            )
         share, bound = max((gflop / ceilings.gflop, "multiply-add"), (gbytes / ceilings.gbytes, "copy"))
-        kernels.append(KernelTime(shader, len(mine), values, gflop or None, gbytes or None, share or None, bound if share else ""))
+        kernels.append(
+            KernelTime(shader, len(mine), values, gflop or None, gbytes or None, share or None, bound if share else "")
+        )
     return sorted(kernels, key=lambda k: -k.seconds)
 
 
@@ -247,7 +283,9 @@ def _one_by_one(device: Device, record: Callable[[], Program]) -> Program:
 def _empty_program(device: Device, target: Buffer) -> Program:
     program = device.program("empty")
     for _ in range(EMPTY_DISPATCHES):
-        program.dispatch("fill", [target], (1, 1, 1), constants={"LOCAL_SIZE": FMA_LOCAL_SIZE}, push={"value": 0, "count": 1})
+        program.dispatch(
+            "fill", [target], (1, 1, 1), constants={"LOCAL_SIZE": FMA_LOCAL_SIZE}, push={"value": 0, "count": 1}
+        )
     return program
 
 
@@ -260,8 +298,10 @@ def _best(program: Program, clock: Callable[[], float]) -> float:
 
 
 def kernel_figures(phases: Sequence[Phase], ceilings: Ceilings, second: str) -> list[Figure]:
-    figures = [Figure("ceiling: multiply-add loop", f"GFLOP/{second}", (ceilings.gflop,)),
-               Figure("ceiling: copy, read and written", f"GB/{second}", (ceilings.gbytes,))]
+    figures = [
+        Figure("ceiling: multiply-add loop", f"GFLOP/{second}", (ceilings.gflop,)),
+        Figure("ceiling: copy, read and written", f"GB/{second}", (ceilings.gbytes,)),
+    ]
     for phase in phases:
         figures.append(Figure(phase.name, second, phase.whole))
         figures.append(Figure(f"{phase.name}: empty dispatch", second, phase.empty))
@@ -270,8 +310,10 @@ def kernel_figures(phases: Sequence[Phase], ceilings: Ceilings, second: str) -> 
 
 
 def ceilings_text(ceilings: Ceilings, second: str) -> str:
-    return (f"At best, per {second}: {number(ceilings.gflop)} GFLOP by a loop of multiply-adds, {number(ceilings.gbytes)} GB read and written by a "
-            "copy. Each dispatch below is a submission of its own; the time of an empty one is taken off.")
+    return (
+        f"At best, per {second}: {number(ceilings.gflop)} GFLOP by a loop of multiply-adds, {number(ceilings.gbytes)} "
+        "GB read and written by a copy. Each dispatch below is a submission of its own, less the time of an empty one."
+    )
 
 
 def phase_table(phase: Phase, second: str) -> str:
@@ -279,15 +321,25 @@ def phase_table(phase: Phase, second: str) -> str:
     unit = "ms" if second == "s" else "CPU-ms"
     total = phase.sum_s or 1.0
     rows = [
-        (k.kernel, str(k.dispatches), number(k.seconds * 1e3), f"{k.seconds / total:.1%}", _shown(k.gflop), _shown(k.gbytes),
-         "-" if k.of_ceiling is None else f"{k.of_ceiling:.0%} {k.bound}")
+        (
+            k.kernel,
+            str(k.dispatches),
+            number(k.seconds * 1e3),
+            f"{k.seconds / total:.1%}",
+            _shown(k.gflop),
+            _shown(k.gbytes),
+            "-" if k.of_ceiling is None else f"{k.of_ceiling:.0%} {k.bound}",
+        )
         for k in phase.kernels
     ]
-    rows.append(("all", str(sum(k.dispatches for k in phase.kernels)), number(phase.sum_s * 1e3), "100.0%", "-", "-", "-"))
+    rows.append(
+        ("all", str(sum(k.dispatches for k in phase.kernels)), number(phase.sum_s * 1e3), "100.0%", "-", "-", "-")
+    )
     columns = ("kernel", "dispatches", unit, "share", f"GFLOP/{second}", f"GB/{second}", "of ceiling")
     whole = number(statistics.median(phase.whole) * 1e3)
     empty = f"{statistics.median(phase.empty) * 1e6:,.0f} {unit.replace('ms', 'us')}"
-    return f"{phase.name}: {whole} {unit} as the product runs it; an empty dispatch takes {empty}.\n\n{markdown_table(columns, rows)}"
+    heading = f"{phase.name}: {whole} {unit} as the product runs it; an empty dispatch takes {empty}."
+    return f"{heading}\n\n{markdown_table(columns, rows)}"
 
 
 def _shown(value: float | None) -> str:

@@ -1,8 +1,9 @@
 """Measured figures, the record that keeps them as JSON, and the comparison of two records.
 
-A figure is a name, a unit and one value for each repetition. Units with a "/" are rates, of which more is better; of all others (seconds, MiB,
-counts) less is better.
+A figure is a name, a unit and one value for each repetition. Units with a "/" are rates, of which more is better; of
+all others (seconds, MiB, counts) less is better.
 """
+
 from __future__ import annotations
 
 import json
@@ -54,7 +55,7 @@ class Figure:
 
 @dataclass
 class Record:
-    """about: command, date, device, driver, commit, models, and whatever else says what was measured; details: tables beside the figures."""
+    """about: command, date, device, driver, commit, settings; details: tables beside the figures."""
 
     about: dict[str, object]
     figures: list[Figure]
@@ -69,7 +70,9 @@ class Record:
         """Raises RequestError, naming `where`, for text that is no record."""
         try:
             data = json.loads(text)
-            figures = [Figure(str(f["name"]), str(f["unit"]), tuple(float(v) for v in f["values"])) for f in data["figures"]]
+            figures = [
+                Figure(str(f["name"]), str(f["unit"]), tuple(float(v) for v in f["values"])) for f in data["figures"]
+            ]
             if not all(f.values for f in figures):
                 raise ValueError("a figure has no values")
             return cls(dict(data["about"]), figures, {k: v for k, v in data.items() if k not in ("about", "figures")})
@@ -87,16 +90,26 @@ class Record:
 
 def about(command: str, info: DeviceInfo, **more: object) -> dict[str, object]:
     """What every record says about itself."""
-    return {"command": command, "date": date.today().isoformat(), "device": info.name, "device_type": info.type, "driver": info.driver,
-            "version": version("vkprefill"), "commit": commit(), **more}
+    return {
+        "command": command,
+        "date": date.today().isoformat(),
+        "device": info.name,
+        "device_type": info.type,
+        "driver": info.driver,
+        "version": version("vkprefill"),
+        "commit": commit(),
+        **more,
+    }
 
 
 def commit() -> str | None:
-    """The commit of the working tree that this file lies in, with a + where the package was changed since; None outside of one."""
+    """The commit of the working tree that this file lies in, with a + where the package was changed since, or None."""
     folder = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         if Path(git("rev-parse", "--show-toplevel")) != folder.parent:
@@ -109,7 +122,7 @@ def commit() -> str | None:
 
 @dataclass(frozen=True)
 class Change:
-    """A figure of two records. ratio: new / old median, None where one is missing or zero; verdict: one of the constants above."""
+    """A figure of two records. ratio: new / old median, or None; verdict: one of the constants above."""
 
     name: str
     unit: str
@@ -142,13 +155,27 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     """The first column to the left, the others to the right."""
     lines = [list(columns), *(list(row) for row in rows)]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(columns))]
-    cells = [[cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))] for line in lines]
+    cells = [
+        [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in lines
+    ]
     rule = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     return "\n".join("| " + " | ".join(line) + " |" for line in [cells[0], rule, *cells[1:]])
 
 
 def figures_table(figures: Iterable[Figure]) -> str:
-    rows = [(f.name, f.unit, number(f.median), f"{number(f.lowest)} .. {number(f.highest)}" if len(f.values) > 1 else "once") for f in figures]
+    rows = [
+        (
+            f.name,
+            f.unit,
+            number(f.median),
+            f"{number(f.lowest)} .. {number(f.highest)}" if len(f.values) > 1 else "once",
+        )
+        for f in figures
+    ]
     return markdown_table(("figure", "unit", "median", "range"), rows)
 
 
@@ -156,7 +183,10 @@ def changes_table(changes: Iterable[Change]) -> str:
     def shown(value: float | None) -> str:
         return "-" if value is None else number(value)
 
-    rows = [(c.name, c.unit, shown(c.old), shown(c.new), "-" if c.ratio is None else f"{c.ratio:.3f}", c.verdict) for c in changes]
+    rows = [
+        (c.name, c.unit, shown(c.old), shown(c.new), "-" if c.ratio is None else f"{c.ratio:.3f}", c.verdict)
+        for c in changes
+    ]
     return markdown_table(("figure", "unit", "old", "new", "new / old", ""), rows)
 
 

@@ -1,8 +1,8 @@
 """Loading a model and its first token in a process of its own, with an empty shader cache and with a filled one.
 
-`measure_start` starts the child twice with the same, at first empty, folder for the driver's shader cache. The child, `python -m
-vkprefill.benchmark_start`, reads what to load from its argument as JSON and prints what it measured as JSON. Being alone, it can also tell
-what the process's memory grows by.
+`measure_start` starts the child twice with the same, at first empty, folder for the driver's shader cache. The child,
+`python -m vkprefill.benchmark_start`, reads what to load from its argument as JSON and prints what it measured as JSON.
+Being alone, it can also tell what the process's memory grows by.
 """
 
 from __future__ import annotations
@@ -22,18 +22,31 @@ from vkprefill.model import load
 
 CACHES = ("empty", "filled")  # the shader cache of the first and of the second child
 CACHE_VARIABLES = ("MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH")  # of Mesa, of NVIDIA
+START_DECODES = 2  # that follow the prompt
 MIB = 2**20
 
 
 def measure_start(
-    path: str, device: str | int, max_context: int, kv_type: str, prefill_chunk: int | None, num_tokens: int, report: Report
+    path: str,
+    device: str | int,
+    max_context: int,
+    kv_type: str,
+    prefill_chunk: int | None,
+    num_tokens: int,
+    report: Report,
 ) -> list[Figure]:
     """Load the model twice, each time in a new process, and run a prompt of num_tokens. Raises VkPrefillError.
 
     The stages of loading are those of the second process.
     """
-    job = {"path": path, "device": device, "max_context": max_context, "kv_type": kv_type, "prefill_chunk": prefill_chunk,
-           "num_tokens": num_tokens}
+    job = {
+        "path": path,
+        "device": device,
+        "max_context": max_context,
+        "kv_type": kv_type,
+        "prefill_chunk": prefill_chunk,
+        "num_tokens": num_tokens,
+    }
     figures: list[Figure] = []
     result: dict = {}
     with tempfile.TemporaryDirectory(prefix="vkprefill-shaders-") as folder:
@@ -78,18 +91,32 @@ def run_job(job: dict) -> dict:
     again = timed(lambda: model.decode_candidates(tokens[0], cache, 1))
     grown = resident_bytes() - stages.before_allocation
     pipelines, cpu = device.num_pipelines, has_cpu_time(model)
-    memory = {f"accounted, {kind}": num_bytes / MIB for kind, num_bytes in sorted(device.allocated.items()) if num_bytes}
+    memory = {
+        f"accounted, {kind}": num_bytes / MIB for kind, num_bytes in sorted(device.allocated.items()) if num_bytes
+    }
     memory["accounted, all"] = device.allocated.total() / MIB
     if cpu:  # the device's memory is the process's
-        memory |= {"process, grown since the first allocation": grown / MIB, "process, driver with an empty program": driver / MIB,
-                   "process, grown and not accounted": (grown - device.allocated.total()) / MIB}
-    times = {"load": whole, **{f"load: {name}": t for name, t in stages.times.items()},
-             f"first prompt of {len(tokens)}": first,
-             f"load and first token of {len(tokens)}": Times(whole.wall_s + first.wall_s, whole.cpu_s + first.cpu_s),
-             "first decode": decode, "second decode": again}
+        memory |= {
+            "process, grown since the first allocation": grown / MIB,
+            "process, driver with an empty program": driver / MIB,
+            "process, grown and not accounted": (grown - device.allocated.total()) / MIB,
+        }
+    times = {
+        "load": whole,
+        **{f"load: {name}": t for name, t in stages.times.items()},
+        f"first prompt of {len(tokens)}": first,
+        f"load and first token of {len(tokens)}": Times(whole.wall_s + first.wall_s, whole.cpu_s + first.cpu_s),
+        "first decode": decode,
+        "second decode": again,
+    }
     model.close()
     device.close()
-    return {"times": {name: (t.wall_s, t.cpu_s) for name, t in times.items()}, "pipelines": pipelines, "memory": memory, "cpu": cpu}
+    return {
+        "times": {name: (t.wall_s, t.cpu_s) for name, t in times.items()},
+        "pipelines": pipelines,
+        "memory": memory,
+        "cpu": cpu,
+    }
 
 
 class _Stages:
@@ -138,7 +165,7 @@ def _now() -> tuple[float, float]:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM and belongs to no file: RssAnon, and RssShmem where newer drivers keep theirs."""
+    """Memory of this process that is in RAM and belongs to no file: RssAnon, and RssShmem, which newer drivers use."""
     with open("/proc/self/status") as lines:
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "RssShmem")))
 

@@ -12,10 +12,25 @@ from dataclasses import asdict
 from rich.console import Console
 
 from vkprefill.benchmark import Report, measure_first_token, measure_speed
-from vkprefill.benchmark_kernels import ceilings_text, kernel_figures, measure_ceilings, measure_kernels, phase_table, second_of
+from vkprefill.benchmark_kernels import (
+    ceilings_text,
+    kernel_figures,
+    measure_ceilings,
+    measure_kernels,
+    phase_table,
+    second_of,
+)
 from vkprefill.benchmark_record import Figure, Record, about, describe, figures_table
-from vkprefill.benchmark_start import measure_start
-from vkprefill.cli.common import DEMO_TARGET, add_draft_options, add_model_options, demo_path, kv_type, notice, open_pair
+from vkprefill.benchmark_start import START_DECODES, measure_start
+from vkprefill.cli.common import (
+    DEMO_TARGET,
+    add_draft_options,
+    add_model_options,
+    demo_path,
+    kv_type,
+    notice,
+    open_pair,
+)
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.errors import RequestError
 from vkprefill.specprefill import SpecPrefill
@@ -24,31 +39,59 @@ from vkprefill.vulkan_probe import choose
 
 PROMPTS, NUM_DECODE, DEPTHS, REPETITIONS = (512,), 32, (0,), 3
 MIN_CONTEXT = 256
+LONGEST_CHUNK = 512  # of prefill, of all profiles
 FIRST_PROMPT = 64  # of --start with -p 0
 DEFAULTS = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.2, break_even=False, tool_guard=False)
 
-DESCRIPTION = """Measure tokens per second of prefill and decode, like llama-bench. Prompts are random tokens. On a CPU device there are also tokens per
-second of CPU time (CPU-s), summed over all threads of the process: that is what to compare there on a machine that does other work too. On GPUs CPU
-time says nothing and is left out. With a draft model (-md, or the built-in pair) the time to the first token is measured densely and by
-speculative prefill, by default without guards and with a fifth of the chunks kept. Tables go to stdout as Markdown."""
+DESCRIPTION = """Measure tokens per second of prefill and decode, like llama-bench. Prompts are random tokens. On a CPU
+device there are also tokens per second of CPU time (CPU-s), summed over all threads of the process: that is what to
+compare there on a machine that does other work too. On GPUs CPU time says nothing and is left out. With a draft model
+(-md, or the built-in pair) the time to the first token is measured densely and by speculative prefill, by default
+without guards and with a fifth of the chunks kept. Tables go to stdout as Markdown."""
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
     parser = subcommands.add_parser("bench", help="measure speed", description=DESCRIPTION)
     what = parser.add_argument_group("what is measured")
-    what.add_argument("-p", "--n-prompt", type=lengths, default=PROMPTS, metavar="N,...",
-                      help=f"prompt lengths in tokens; 0: none (default: {join(PROMPTS)})")
-    what.add_argument("-n", "--n-gen", type=int, default=NUM_DECODE, metavar="N",
-                      help=f"tokens decoded one by one; 0: none (default: {NUM_DECODE})")
-    what.add_argument("-d", "--n-depth", type=lengths, default=DEPTHS, metavar="N,...",
-                      help=f"tokens in the cache before those are decoded (default: {join(DEPTHS)})")
-    what.add_argument("-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help=f"(default: {REPETITIONS})")
-    what.add_argument("--kernels", action="store_true",
-                      help="also the time of each kernel in one chunk of prefill and one step of decode after the first depth, beside "
-                      "what the device does at best")
-    what.add_argument("--start", action="store_true",
-                      help="also loading by stage, the first token with an empty and with a filled shader cache, pipelines, and memory: "
-                      "accounted and, on a CPU device, taken by the process. In two processes of their own")
+    what.add_argument(
+        "-p",
+        "--n-prompt",
+        type=lengths,
+        default=PROMPTS,
+        metavar="N,...",
+        help=f"prompt lengths in tokens; 0: none (default: {join(PROMPTS)})",
+    )
+    what.add_argument(
+        "-n",
+        "--n-gen",
+        type=int,
+        default=NUM_DECODE,
+        metavar="N",
+        help=f"tokens decoded one by one; 0: none (default: {NUM_DECODE})",
+    )
+    what.add_argument(
+        "-d",
+        "--n-depth",
+        type=lengths,
+        default=DEPTHS,
+        metavar="N,...",
+        help=f"tokens in the cache before those are decoded (default: {join(DEPTHS)})",
+    )
+    what.add_argument(
+        "-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help=f"(default: {REPETITIONS})"
+    )
+    what.add_argument(
+        "--kernels",
+        action="store_true",
+        help="also the time of each kernel in one chunk of prefill and one step of decode after the first depth, "
+        "beside what the device does at best",
+    )
+    what.add_argument(
+        "--start",
+        action="store_true",
+        help="also loading by stage, the first token with an empty and with a filled shader cache, pipelines, and "
+        "memory: accounted and, on a CPU device, taken by the process. In two processes of their own",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the record as JSON; - for stdout, without the tables")
     add_model_options(parser)
     add_draft_options(parser, DEFAULTS)
@@ -58,7 +101,10 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     check(args)
     prompts = [n for n in args.n_prompt if n]
-    args.ctx_size = args.ctx_size or max(MIN_CONTEXT, *prompts, max(args.n_depth) + max(args.n_gen, args.kernels))
+    step = args.batch_size or LONGEST_CHUNK if args.kernels else 0
+    args.ctx_size = args.ctx_size or max(
+        MIN_CONTEXT, max(prompts, default=FIRST_PROMPT) + START_DECODES, max(args.n_depth) + max(args.n_gen, step)
+    )
     info = choose(args.device)
     args.device = info.index
     figures: list[Figure] = []
@@ -68,7 +114,15 @@ def run(args: argparse.Namespace) -> int:
         output = stack.enter_context(OutputFile(args.json)) if args.json not in (None, "-") else None
         if args.start:
             path = str(args.model or demo_path(DEMO_TARGET))
-            figures += measure_start(path, info.index, args.ctx_size, kv_type(args), args.batch_size, max(prompts, default=FIRST_PROMPT), notice)
+            figures += measure_start(
+                path,
+                info.index,
+                args.ctx_size,
+                kv_type(args),
+                args.batch_size,
+                max(prompts, default=FIRST_PROMPT),
+                notice,
+            )
         model, draft, spec = stack.enter_context(open_pair(args))
         with status() as report:
             figures += measure_speed(model, prompts, args.n_gen, args.n_depth, args.repetitions, report)
@@ -87,11 +141,22 @@ def run(args: argparse.Namespace) -> int:
                         figures += measured
                         kept.append(facts)
                 details["speculative_prefill"] = {"settings": spec.as_dict(), "prompts": kept}
-                texts.append("Speculative prefill: " + "; ".join(f"{k['kept']} of {k['tokens']} tokens kept ({k['status']})" for k in kept))
+                texts.append(
+                    "Speculative prefill: "
+                    + "; ".join(f"{k['kept']} of {k['tokens']} tokens kept ({k['status']})" for k in kept)
+                )
         models = [m.path.name for m in (model, draft) if m is not None]
         command = shlex.join(["vkprefill", *sys.argv[1:]])
-        about_run = about(command, info, models=models, profile=model.device.profile.name, barrier=model.device.has_barrier,
-                          kv_type=model.kv_type, prefill_chunk=model.prefill_chunk, context=model.max_context)
+        about_run = about(
+            command,
+            info,
+            models=models,
+            profile=model.device.profile.name,
+            barrier=model.device.has_barrier,
+            kv_type=model.kv_type,
+            prefill_chunk=model.prefill_chunk,
+            context=model.max_context,
+        )
         record = Record(about_run, figures, details)
         if output is not None:
             output.write(lambda file: file.write(record.to_json().encode() + b"\n"))
@@ -104,7 +169,12 @@ def run(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> None:
     """Raises RequestError for numbers that mean nothing."""
-    for option, values, least in (("-p", args.n_prompt, 0), ("-d", args.n_depth, 0), ("-n", [args.n_gen], 0), ("-r", [args.repetitions], 1)):
+    for option, values, least in (
+        ("-p", args.n_prompt, 0),
+        ("-d", args.n_depth, 0),
+        ("-n", [args.n_gen], 0),
+        ("-r", [args.repetitions], 1),
+    ):
         if bad := [value for value in values if value < least]:
             raise RequestError(f"{option}: found {bad[0]}, wanted at least {least}")
     if not any(args.n_prompt) and not args.n_gen and not args.kernels and not args.start:
@@ -112,7 +182,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def lengths(text: str) -> list[int]:
-    """"64,256" -> [64, 256], each once."""
+    """ "64,256" -> [64, 256], each once."""
     return list(dict.fromkeys(int(part) for part in text.split(",")))
 
 
