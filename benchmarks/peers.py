@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """vkprefill beside llama.cpp on the same file and device: python benchmarks/peers.py MODEL.gguf [--json FILE]
 
-Runs, each in a process of its own: vkprefill, llama.cpp's Vulkan backend on the same Vulkan device, llama.cpp's CPU backend. All three get
-the same random tokens, on the same number of threads; the first prefill of each length is not counted (it compiles shaders). Rates
-are tokens per second and per second of process CPU time; the latter means something on CPU devices only.
+Runs, each in a process of its own: vkprefill, llama.cpp's Vulkan backend on the same Vulkan device, llama.cpp's CPU
+backend. All three get the same random tokens. The first prefill of each length is not counted (it compiles shaders).
+Rates are tokens per second and, on CPU devices, per second of process CPU time.
 
-Needs llama-cpp-python (pip install 'vkprefill[peers]'; with CMAKE_ARGS=-DGGML_VULKAN=on for the Vulkan backend). What is not there is
-left out, with a message. LLAMA_CPP_LIB_PATH may name a folder with another build of libllama.so, backends as separate files too.
+Needs llama-cpp-python: pip install 'vkprefill[peers]', with CMAKE_ARGS=-DGGML_VULKAN=on in the environment for the
+Vulkan backend. What is not there is left out, with a message. LLAMA_CPP_LIB_PATH may name a folder with another build of
+libllama.so of the same version, which may have its backends in files of their own.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
+from vkprefill.benchmark import rates, timed
 from vkprefill.benchmark_record import Figure, Record, about, describe, figures_table
 from vkprefill.errors import VkPrefillError
 from vkprefill.vulkan_probe import choose
@@ -37,17 +39,42 @@ SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", metavar="MODEL.gguf")
-    parser.add_argument("-p", "--prefill", type=int, nargs="+", default=[64, 256], metavar="N", help="prompt lengths (default: 64 256)")
-    parser.add_argument("-n", "--decode", type=int, default=8, metavar="N", help="tokens decoded after the first length (default: 8; 0: none)")
+    parser.add_argument(
+        "-p", "--prefill", type=int, nargs="+", default=[64, 256], metavar="N", help="prompt lengths (default: 64 256)"
+    )
+    parser.add_argument(
+        "-n",
+        "--decode",
+        type=int,
+        default=8,
+        metavar="N",
+        help="tokens decoded after the first length (default: 8; 0: none)",
+    )
     parser.add_argument("-r", "--repetitions", type=int, default=3, metavar="N", help="(default: 3)")
-    parser.add_argument("--slow", type=int, default=None, metavar="N",
-                        help="for CPU devices: llama.cpp Vulkan decodes N tokens, runs all once, and only the first prefill twice")
+    parser.add_argument(
+        "--slow",
+        type=int,
+        default=None,
+        metavar="N",
+        help="for CPU devices: llama.cpp's Vulkan backend decodes N tokens, runs all once, and only the first prefill twice",
+    )
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--device", type=int, default=None, metavar="INDEX", help="Vulkan device (see: vkprefill devices)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N", help="of llama.cpp's CPU backend (default: all); on a busy machine its "
-                        "threads spend CPU time waiting for each other, so take 1")
-    parser.add_argument("--repack", action="store_true", help="let llama.cpp's CPU backend repack weights (may crash where a virtual "
-                        "machine masks AMX)")
+    parser.add_argument(
+        "--device", type=int, default=None, metavar="INDEX", help="Vulkan device (see: vkprefill devices)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=os.cpu_count(),
+        metavar="N",
+        help="of llama.cpp's CPU backend (default: all); on a busy machine its threads spend CPU time waiting for each "
+        "other: take 1",
+    )
+    parser.add_argument(
+        "--repack",
+        action="store_true",
+        help="let llama.cpp's CPU backend repack weights (may crash where a virtual machine masks AMX)",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the record")
     parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -59,16 +86,22 @@ def main(argv: list[str] | None = None) -> int:
     except VkPrefillError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
+    arguments = sys.argv[1:] if argv is None else argv
     figures, tops, versions = [], {}, {}
     for engine in args.engines:
-        result = in_child(engine, sys.argv[1:] if argv is None else argv)
+        result = in_child(engine, arguments, info.index)
         if result is None:
             continue
         figures += [Figure(f"{ENGINES[engine]}: {f['name']}", f["unit"], tuple(f["values"])) for f in result["figures"]]
         tops[engine], versions[engine] = result["top_tokens"], result["version"]
-    command = shlex.join(["python", "benchmarks/peers.py", *(sys.argv[1:] if argv is None else argv)])
-    record = Record(about(command, info, models=[Path(args.model).name], versions=versions, threads=args.threads,
-                          repack=args.repack), figures, {"top_tokens": tops})
+    command = shlex.join(["python", "benchmarks/peers.py", *arguments])
+    record = Record(
+        about(
+            command, info, models=[Path(args.model).name], versions=versions, threads=args.threads, repack=args.repack
+        ),
+        figures,
+        {"top_tokens": tops},
+    )
     print(describe(record.about), figures_table(figures), ratios(figures), sep="\n\n")
     if len({json.dumps(top) for top in tops.values()}) > 1:
         print(f"\nnote: the engines' most probable next tokens differ: {tops}")
@@ -77,12 +110,11 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def in_child(engine: str, arguments: list[str]) -> dict | None:
+def in_child(engine: str, arguments: list[str], device: int) -> dict | None:
     """The result of an engine, or None and a message where it is not there or crashes."""
     environment = dict(os.environ)
     if engine == "vulkan":  # else it takes no CPU device
-        device = arguments[arguments.index("--device") + 1] if "--device" in arguments else "0"
-        environment["GGML_VK_VISIBLE_DEVICES"] = device
+        environment["GGML_VK_VISIBLE_DEVICES"] = str(device)
     command = [sys.executable, __file__, *arguments, "--child", engine]
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
     if result.returncode:
@@ -98,28 +130,25 @@ def run_engine(args: argparse.Namespace) -> dict:
     tokens = np.random.Generator(np.random.PCG64(SEED)).integers(0, vocab_size, max(args.prefill)).tolist()
     slow = args.slow if args.child == "vulkan" else None
     num_decodes, repetitions = (args.decode, args.repetitions) if slow is None else (slow, 1)
-    figures, tops = [], {}
+    figures, tops, cpu = [], {}, choose(args.device).type == "cpu"
     for position, length in enumerate(args.prefill):
         if slow is None or position == 0:
             tops[str(length)] = prefill(tokens[:length])
-        figures += rates(f"prefill {length}", length, [lambda n=length: prefill(tokens[:n])] * repetitions)
+        figures += measured(f"prefill {length}", length, [lambda n=length: prefill(tokens[:n])] * repetitions, cpu)
         if position == 0 and num_decodes:
             if slow is None:
                 decode(tokens[0])
             works = [lambda: [decode(token) for token in tokens[:num_decodes]]] * repetitions
-            figures += rates(f"decode at {length}", num_decodes, works)
+            figures += measured(f"decode at {length}", num_decodes, works, cpu)
     return {"figures": figures, "top_tokens": tops, "version": program}
 
 
-def rates(name: str, num_tokens: int, works: list[Callable[[], object]]) -> list[dict]:
-    wall, cpu = [], []
+def measured(name: str, num_tokens: int, works: list[Callable[[], object]], cpu: bool) -> list[dict]:
+    times = []
     for work in works:
-        start, start_cpu = time.perf_counter(), time.process_time()
-        work()
-        wall.append(num_tokens / (time.perf_counter() - start))
-        cpu.append(num_tokens / (time.process_time() - start_cpu))
-        print(f"{name}: {wall[-1]:.3g} tokens/s, {cpu[-1]:.3g} tokens/CPU-s", file=sys.stderr, flush=True)
-    return [{"name": name, "unit": "tokens/s", "values": wall}, {"name": name, "unit": "tokens/CPU-s", "values": cpu}]
+        times.append(timed(work))
+        print(f"{name}: {num_tokens / times[-1].wall_s:.3g} tokens/s", file=sys.stderr, flush=True)
+    return [asdict(figure) for figure in rates(name, num_tokens, times, cpu)]
 
 
 def open_vkprefill(args: argparse.Namespace, context: int) -> tuple:
@@ -189,7 +218,8 @@ def device_names(library: ctypes.CDLL) -> list[str]:
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     library.ggml_backend_dev_get.restype, library.ggml_backend_dev_get.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     library.ggml_backend_dev_name.restype, library.ggml_backend_dev_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    return [library.ggml_backend_dev_name(library.ggml_backend_dev_get(i)).decode() for i in range(library.ggml_backend_dev_count())]
+    devices = [library.ggml_backend_dev_get(i) for i in range(library.ggml_backend_dev_count())]
+    return [library.ggml_backend_dev_name(device).decode() for device in devices]
 
 
 def ratios(figures: list[Figure]) -> str:
