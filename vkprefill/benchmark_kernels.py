@@ -139,8 +139,8 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
     """One chunk of prefill and one step of decode, both after `depth` tokens."""
     clock = clock_of(model.device)
     rows = padded_chunk(model.prefill_chunk)
-    chunk = _Timed(_one_by_one(model.device, lambda: model.record_trunk("prefill", rows)), clock)
-    step = _Timed(_one_by_one(model.device, lambda: model.record_trunk("decode", 1, with_head=True)), clock)
+    chunk = _Timed(_one_by_one(model.device, lambda: model.forward.record_trunk("prefill", rows)), clock)
+    step = _Timed(_one_by_one(model.device, lambda: model.forward.record_trunk("decode", 1, with_head=True)), clock)
     tokens = random_tokens(max(depth, model.prefill_chunk), model.config.vocab_size)
     amounts = _Amounts(model)
     empty = _Timed(_one_by_one(model.device, lambda: _empty_program(model.device, model.scratch["x"])), clock)

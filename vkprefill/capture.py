@@ -109,7 +109,7 @@ class CaptureRecorder:
         """The trunk for up to num_rows tokens with the rows of `tokens` (of the run) written."""
         self._tap.choose(tokens, rows, num_keys)
         if num_rows not in self._programs:
-            self._programs[num_rows] = self._model.record_trunk("capture", num_rows, self._record, with_head=num_rows == 1)
+            self._programs[num_rows] = self._model.forward.record_trunk("capture", num_rows, self._record, with_head=num_rows == 1)
         return self._programs[num_rows]
 
     def _record(self, p: Program, layer: int) -> None:

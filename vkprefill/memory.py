@@ -10,10 +10,10 @@ from numbers import Integral
 import numpy as np
 
 from vkprefill.config import ModelConfig
+from vkprefill.device import UPLOAD_SLICE_BYTES
 from vkprefill.errors import RequestError
 from vkprefill.gguf_file import GGUFFile
 from vkprefill.weights import weight_bytes
-from vkprefill.device import UPLOAD_SLICE_BYTES
 
 PAGE = 256  # slots of a page of the KV cache, as in shaders/include/kv.glsl
 KV_TYPES = ("f16", "f32")

@@ -5,41 +5,41 @@ token's hidden state into logits and candidates, `decode` does both for one toke
 """
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from vkprefill import kernels
 from vkprefill.cache import Cache, CachePool
 from vkprefill.capture import AttentionCapture, CaptureRecorder, checked_layers, fill_capture, query_indices
 from vkprefill.chat_template import ChatTemplate
-from vkprefill.config import FULL_ATTENTION, ModelConfig
+from vkprefill.config import ModelConfig
 from vkprefill.device import Buffer, Device, Program
 from vkprefill.errors import OutOfMemoryError, RequestError, VkPrefillError
+from vkprefill.forward import ForwardPass
 from vkprefill.gguf_file import GGUFFile, open_gguf
-from vkprefill.layers.attention import attention
-from vkprefill.layers.delta_net import delta_net
-from vkprefill.layers.mlp import mlp
-from vkprefill.memory import (KV_TYPES, MAX_CANDIDATES, PAGE, MemoryBill, activation_shapes, check_sizes, kv_words, memory_bill, num_pages,
-                              padded_chunk)
+from vkprefill.memory import (
+    KV_TYPES,
+    MAX_CANDIDATES,
+    PAGE,
+    MemoryBill,
+    activation_shapes,
+    check_sizes,
+    kv_words,
+    memory_bill,
+    num_pages,
+    padded_chunk,
+)
+from vkprefill.speed_meter import SpeedMeter
 from vkprefill.tensors import check_tensors
 from vkprefill.tokenizer import Tokenizer
-from vkprefill.weights import ModelWeights, Progress, load_weights
-
-log = logging.getLogger("vkprefill")
+from vkprefill.weights import Progress, load_weights
 
 T = TypeVar("T")
 PrefillProgress = Callable[[int, int], None]
 """progress(tokens done, tokens in all), called between submissions."""
-
-# GPU drivers may reset a device that is busy for 2 s; other dispatches reach less of the peak than the product that is timed.
-SUBMISSION_S = 0.1
-MIN_SUBMISSION_FLOP = 1e9
 
 LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together by Model.logits
 
@@ -53,31 +53,6 @@ def load(path: str | os.PathLike[str], device: str | int | Device | None = None,
     device); reserve_bytes: left free when the context is chosen, for a second model. Raises GGUFError, UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
     """
     return Model(open_gguf(path), device, max_context, kv_type, prefill_chunk, reserve_bytes, progress)
-
-
-class SpeedMeter:
-    """Tokens per second of the runs of this process: running means that follow the last runs; None before there are any."""
-
-    MIN_TOKENS = 64  # of a prefill that says something about speed
-    WEIGHT = 0.25  # of the newest run
-
-    def __init__(self) -> None:
-        self.prefill_per_s: float | None = None
-        self.decode_per_s: float | None = None
-        self._first_decode = True
-
-    def prefilled(self, tokens: int, seconds: float) -> None:
-        if tokens >= self.MIN_TOKENS:
-            self.prefill_per_s = self._mean(self.prefill_per_s, tokens / seconds)
-
-    def decoded(self, seconds: float) -> None:
-        if self._first_decode:  # may have compiled pipelines
-            self._first_decode = False
-        else:
-            self.decode_per_s = self._mean(self.decode_per_s, 1 / seconds)
-
-    def _mean(self, old: float | None, new: float) -> float:
-        return new if old is None else old + self.WEIGHT * (new - old)
 
 
 class Model:
@@ -134,73 +109,21 @@ class Model:
         self.scratch["step"].view()[:] = 0
         self.scratch["seen"].view()[:] = 0
         self._buffers += self.scratch.values()
-        self._weights: ModelWeights = load_weights(file, self.config, self.device, report)
-        self._buffers += self._weights.pools
+        weights = load_weights(file, self.config, self.device, report)
+        self._buffers += weights.pools
+        self.forward = ForwardPass(self.device, self.config, self.pool, self.scratch, weights)
         if self._owns_device and self.device.info.type != "cpu":
             report("timing the device", 0, 1)
-            self._fit_submissions()
+            self.forward.fit_submissions(padded_chunk(self.prefill_chunk))
             self.prefill_chunk = prefill_chunk or min(self.prefill_chunk, _chunk_for(self.config, self.device))
         report("recording", 0, 3)
-        self.prefill_program = self.record_trunk("prefill", padded_chunk(self.prefill_chunk))
+        self.prefill_program = self.forward.record_trunk("prefill", padded_chunk(self.prefill_chunk))
         report("recording", 1, 3)
-        self._head_program = self._program("head", 1)
-        self._record_head(self._head_program)
+        self._head_program = self.forward.record_head()
         report("recording", 2, 3)
-        self._decode_program = self.record_trunk("decode", 1, with_head=True)
+        self._decode_program = self.forward.record_trunk("decode", 1, with_head=True)
         self._logits_program: Program | None = None
         report("recording", 3, 3)
-
-    def _fit_submissions(self) -> None:
-        """Bound a submission's work by the speed of one large product, so that it takes about SUBMISSION_S whatever the GPU."""
-        program = self._program("timing", padded_chunk(self.prefill_chunk))
-        w = self._weights.layers[0].mlp.ffn_gate
-        kernels.linear(program, self.scratch["h"], w, self.scratch["ffn_gate"])
-        self.scratch["step"].view()[0] = program.num_rows
-        program.run()  # compiles
-        start = time.perf_counter()
-        program.run()
-        speed = 2.0 * w.rows * w.columns * program.num_rows / (time.perf_counter() - start)
-        bound = max(MIN_SUBMISSION_FLOP, speed * SUBMISSION_S)
-        self.device.profile = replace(self.device.profile, submission_flop=bound)
-        log.info("timing: %.2f TFLOP/s, a submission takes at most %.0f GFLOP", speed / 1e12, bound / 1e9)
-
-    # -- recording -----------------------------------------------------------------------------------------------------
-
-    def _program(self, name: str, num_rows: int) -> Program:
-        return self.device.program(name, step=self.scratch["step"], num_rows=num_rows)
-
-    def record_trunk(self, name: str, num_rows: int, tap: Callable[[Program, int], None] | None = None,
-                     last_layer: int | None = None, with_head: bool = False) -> Program:
-        """Token ids -> hidden states x of all layers.
-
-        tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose tap all ends;
-        with_head: logits and candidates of the last token too.
-        """
-        p, s, w, c = self._program(name, num_rows), self.scratch, self._weights, self.config
-        kernels.embedding(p, s["token_ids"], w.token_embd, s["x"])
-        for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers)):
-            p.prefix = f"L{layer:02d}."
-            kernels.rms_norm(p, s["x"], weights.attn_norm, s["h"], eps=c.rms_norm_eps)
-            if kind == FULL_ATTENTION:
-                attention(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self.pool, layer=layer, tap=tap,
-                          rows_only=layer == last_layer)
-                if layer == last_layer:
-                    break
-            else:
-                delta_net(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self.pool, layer=layer)
-            kernels.rms_norm(p, s["x"], weights.post_attention_norm, s["h"], eps=c.rms_norm_eps)
-            mlp(p, s["h"], weights.mlp, s["x"], s)
-        p.prefix = ""
-        if with_head:
-            self._record_head(p)
-        return p
-
-    def _record_head(self, p: Program) -> None:
-        """Hidden state of the last token -> logits [V] and the best candidates."""
-        s, w = self.scratch, self._weights
-        kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self.config.rms_norm_eps, last_row=True)
-        kernels.linear(p, s["h"], w.output, s["logits"], one_row=True)
-        kernels.top_k(p, s["logits"], s["seen"], s["block_best"], s["candidates"])
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -375,13 +298,10 @@ class Model:
 
     def _run_all_logits(self, num_tokens: int) -> np.ndarray:
         """Logits of all tokens of the last run, which has at most LOGITS_ROWS."""
-        s, w = self.scratch, self._weights
         if self._logits_program is None:
             self._all_logits = self.device.buffer("all_logits", (LOGITS_ROWS, self.config.vocab_size), memory="host", kind="logits")
             self._buffers.append(self._all_logits)
-            self._logits_program = p = self._program("logits", LOGITS_ROWS)
-            kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self.config.rms_norm_eps)
-            kernels.linear(p, s["h"], w.output, self._all_logits)
+            self._logits_program = self.forward.record_logits(self._all_logits)
         self._logits_program.run()
         return self._all_logits.view()[:num_tokens]
 

@@ -160,9 +160,9 @@ class _ScorePrograms:
         self._clear.fill(self._total)
         chunk = padded_chunk(draft.prefill_chunk)
         self.last_layer = last = None if lookahead else self._layers[-1]
-        self._plain = draft.record_trunk("draft", chunk, last_layer=last) if last is not None else draft.prefill_program
-        self._scored = self._sum(draft.record_trunk("score", chunk, self._record, last_layer=last))
-        self._decode = self._sum(draft.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None
+        self._plain = draft.forward.record_trunk("draft", chunk, last_layer=last) if last is not None else draft.prefill_program
+        self._scored = self._sum(draft.forward.record_trunk("score", chunk, self._record, last_layer=last))
+        self._decode = self._sum(draft.forward.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None
         self._num_tokens = 0
 
     def _record(self, p: Program, layer: int) -> None:

@@ -14,8 +14,16 @@ import numpy as np
 
 from vkprefill.cache import Cache
 from vkprefill.errors import RequestError
-from vkprefill.generate import (GenerationPart, GenerationResult, Timings, collect, dense_plan, ends_in_thinking, stream_tokens,
-                                template_variables)
+from vkprefill.generate import (
+    GenerationPart,
+    GenerationResult,
+    Timings,
+    collect,
+    dense_plan,
+    ends_in_thinking,
+    stream_tokens,
+    template_variables,
+)
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.prompt_cache import PromptCache
 from vkprefill.sampling import Sampler, SamplingConfig

@@ -4,8 +4,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vkprefill.cli.common import (add_answer_options, add_draft_options, add_model_options, add_sampling_options, add_template_options, describe_specprefill, max_tokens,
-                                  notice, open_pair, prefill_bar, sampling_config, speeds, template_kwargs)
+from vkprefill.cli.common import (
+    add_answer_options,
+    add_draft_options,
+    add_model_options,
+    add_sampling_options,
+    add_template_options,
+    describe_specprefill,
+    max_tokens,
+    notice,
+    open_pair,
+    prefill_bar,
+    sampling_config,
+    speeds,
+    template_kwargs,
+)
 from vkprefill.errors import RequestError
 from vkprefill.generate import GenerationResult
 from vkprefill.session import Session

@@ -4,8 +4,20 @@ from __future__ import annotations
 import argparse
 import json
 
-from vkprefill.cli.common import (add_answer_options, add_draft_options, add_model_options, add_sampling_options, describe_specprefill, max_tokens,
-                                  notice, open_pair, prefill_bar, sampling_config, speeds, template_kwargs)
+from vkprefill.cli.common import (
+    add_answer_options,
+    add_draft_options,
+    add_model_options,
+    add_sampling_options,
+    describe_specprefill,
+    max_tokens,
+    notice,
+    open_pair,
+    prefill_bar,
+    sampling_config,
+    speeds,
+    template_kwargs,
+)
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text
 from vkprefill.generate import GenerationResult, stream_generate
 
