@@ -7,6 +7,7 @@ Needs glslc or glslangValidator. A shader listed in VARIANTS is compiled once fo
 The manifest holds, read from the preprocessed source, each shader's bindings (name, whether it reads and writes them),
 specialisation constants and push words, so that Python can name them and barriers can be derived from them.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -24,8 +25,14 @@ SHADERS, SPIRV = ROOT / "shaders", ROOT / "vkprefill" / "spirv"
 
 WEIGHTS = tuple(f"weight_{t}" for t in "f32 f16 bf16 q8_0 q4_1 q5_1 iq4_nl iq4_xs q4_k q5_k q6_k".split())
 KV = ("kv_f16", "kv_f32")
-VARIANTS = {"matmul": WEIGHTS, "matvec": WEIGHTS, "embedding": WEIGHTS,
-            "kv_store": KV, "attention": KV, "attention_scores": KV}
+VARIANTS = {
+    "matmul": WEIGHTS,
+    "matvec": WEIGHTS,
+    "embedding": WEIGHTS,
+    "kv_store": KV,
+    "attention": KV,
+    "attention_scores": KV,
+}
 
 
 def sources_hash(folder: Path = SHADERS) -> str:
@@ -61,9 +68,15 @@ def reflect(text: str) -> dict:
         entry = {"name": name, "read": access != "writeonly", "write": access != "readonly"}
         known = bindings.setdefault(int(number), entry)
         if (known["read"], known["write"]) != (entry["read"], entry["write"]):
-            sys.exit(f"compile_shaders: binding {number}: {known['name']} and {name} are declared with different access")
-    constants = [{"name": name, "type": kind} for _, kind, name in
-                 sorted(re.findall(r"layout\(constant_id = (\d+)\)\s*const (uint|float) (\w+)", text), key=lambda m: int(m[0]))]
+            sys.exit(
+                f"compile_shaders: binding {number}: {known['name']} and {name} are declared with different access"
+            )
+    constants = [
+        {"name": name, "type": kind}
+        for _, kind, name in sorted(
+            re.findall(r"layout\(constant_id = (\d+)\)\s*const (uint|float) (\w+)", text), key=lambda m: int(m[0])
+        )
+    ]
     push = []
     if block := re.search(r"layout\(push_constant\)\s*uniform \w+ \{(.*?)\}", text, re.S):
         for kind, names in re.findall(r"(uint|float) ([\w, ]+);", block[1]):
@@ -94,7 +107,9 @@ def main() -> None:
         known = json.loads(manifest_path.read_text())["shaders"]
     except (OSError, ValueError, KeyError):
         known = {}
-    jobs = [(source, variant) for source in sorted(SHADERS.glob("*.comp")) for variant in VARIANTS.get(source.stem, (None,))]
+    jobs = [
+        (source, variant) for source in sorted(SHADERS.glob("*.comp")) for variant in VARIANTS.get(source.stem, (None,))
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         shaders = dict(pool.map(lambda job: build(*job, known), jobs))
     for stale in set(SPIRV.glob("*.spv")) - {SPIRV / f"{name}.spv" for name in shaders}:

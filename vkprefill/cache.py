@@ -4,6 +4,7 @@ All caches of a model share one pool of KV pages and one *live* state, which the
 state; another cache's state lies in a buffer of its own and is swapped in when that cache runs. A snapshot is such a buffer with a length:
 keys and values are only appended, so going back is a matter of the length, but recurrent state cannot be cut back.
 """
+
 from __future__ import annotations
 
 import weakref
@@ -44,23 +45,38 @@ class CachePool:
         pages = num_pages(max_context)
         self.num_slots = pages * PAGE
         self.free_pages = list(range(pages))
-        self.on_full: Callable[[int], None] | None = None  # called when fewer pages are free than needed: it may close or reset other caches
+        self.on_full: Callable[[int], None] | None = (
+            None  # called when fewer pages are free than needed: it may close or reset other caches
+        )
         self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="kv_cache")
         shape = (pages, kv_words(config, kv_type))
         self.kv = {
-            layer: KVLayer(*(device.buffer(f"L{layer:02d}.{name}", shape, np.uint32, kind="kv_cache") for name in ("keys", "values")))
+            layer: KVLayer(
+                *(
+                    device.buffer(f"L{layer:02d}.{name}", shape, np.uint32, kind="kv_cache")
+                    for name in ("keys", "values")
+                )
+            )
             for layer in config.attention_layers
         }
-        self.state, self.undo_state = (device.buffer(name, (state_size(config),), kind="state") for name in ("state", "undo state"))
+        self.state, self.undo_state = (
+            device.buffer(name, (state_size(config),), kind="state") for name in ("state", "undo state")
+        )
         sizes = conv_state_size(config), recurrent_state_size(config)
         self.offsets = {
-            layer: StateOffsets(i * sum(sizes), i * sum(sizes) + sizes[0]) for i, layer in enumerate(config.linear_layers)
+            layer: StateOffsets(i * sum(sizes), i * sum(sizes) + sizes[0])
+            for i, layer in enumerate(config.linear_layers)
         }
         self._owner: weakref.ref[Cache] | None = None
 
     def buffers(self) -> list[Buffer]:
         """Everything the pool has allocated."""
-        return [self.page_table, self.state, self.undo_state, *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values))]
+        return [
+            self.page_table,
+            self.state,
+            self.undo_state,
+            *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)),
+        ]
 
     def activate(self, cache: Cache) -> None:
         """Make this cache's state the live one and its pages the ones in the table."""
@@ -112,9 +128,14 @@ class CachePool:
         heads, word = self.config.num_key_value_heads, 2 if self.kv_type == "f16" else 4  # 32-bit words of four values
         quads, words = self.config.head_dim // 4, kv_words(self.config, self.kv_type)
         for layer in self.kv.values():
-            for buffer, outer, inner in ((layer.keys, heads * quads, word), (layer.values, heads, quads * word)):  # as in kv_store.comp
+            for buffer, outer, inner in (
+                (layer.keys, heads * quads, word),
+                (layer.values, heads, quads * word),
+            ):  # as in kv_store.comp
                 parts = [buffer.part(buffer.label, page * words, (words,)) for page in (*source, *target)]
-                old = np.stack([self.device.download(part) for part in parts[: len(source)]]).reshape(-1, outer, PAGE, inner)
+                old = np.stack([self.device.download(part) for part in parts[: len(source)]]).reshape(
+                    -1, outer, PAGE, inner
+                )
                 new = np.zeros((len(target) * PAGE, outer, inner), np.uint32)
                 new[: len(rows)] = old.swapaxes(1, 2).reshape(-1, outer, inner)[rows]
                 for part, page in zip(parts[len(source) :], new.reshape(-1, PAGE, outer, inner).swapaxes(1, 2)):
@@ -189,14 +210,18 @@ class Cache:
         self._check_usable()
         needed = len(self) + num_tokens
         if needed > self.max_context:
-            raise RequestError(f"context: {len(self)} cached and {num_tokens} new tokens, the cache holds {self.max_context}")
+            raise RequestError(
+                f"context: {len(self)} cached and {num_tokens} new tokens, the cache holds {self.max_context}"
+            )
         missing = num_pages(needed) - len(self.pages)
         if missing > len(self.pool.free_pages) and self.pool.on_full is not None:
             self.pool.on_full(missing)
         free = self.pool.free_pages
         if missing > len(free):
-            raise OutOfMemoryError(f"KV cache: {missing * PAGE} more slots wanted, {len(free) * PAGE} of {self.pool.num_slots} are free; "
-                                   "close other caches or load with a larger max_context")
+            raise OutOfMemoryError(
+                f"KV cache: {missing * PAGE} more slots wanted, {len(free) * PAGE} of {self.pool.num_slots} are free; "
+                "close other caches or load with a larger max_context"
+            )
         self.pages += [free.pop(0) for _ in range(missing)]
         self.pool.activate(self)
 
@@ -260,7 +285,9 @@ class Cache:
         self.reserve(snapshot.length)
         if snapshot.stale:  # the other cache had to make room
             self.reset()
-            raise OutOfMemoryError(f"KV cache: no room for another {snapshot.length} tokens beside those they are copied from")
+            raise OutOfMemoryError(
+                f"KV cache: no room for another {snapshot.length} tokens beside those they are copied from"
+            )
         self.broken = True  # until all is done
         self.pool.copy_pages(other.pages[: len(self.pages)], self.pages)
         self.pool.load_state(snapshot.state)

@@ -3,6 +3,7 @@
 Stored as JSON in the user's cache folder, keyed by device, driver, model file and KV type. A file that cannot be read or written only costs the
 short measurement again.
 """
+
 from __future__ import annotations
 
 import json
@@ -82,7 +83,10 @@ def _measure(model: Model) -> Speed:
 
 def _load(path: Path) -> dict[str, Speed]:
     try:
-        return {key: Speed(_speed(value["prefill"]), _speed(value["decode"])) for key, value in json.loads(path.read_text()).items()}
+        return {
+            key: Speed(_speed(value["prefill"]), _speed(value["decode"]))
+            for key, value in json.loads(path.read_text()).items()
+        }
     except FileNotFoundError:
         return {}
     except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 RowTap is the device side, which speculative prefill uses too; AttentionCapture is what a caller passes to Model.prefill and decode.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,7 +25,9 @@ class RowTap:
     A run takes at most `most` queries; `choose` says which tokens of the run they are and which row of the target each fills.
     """
 
-    def __init__(self, device: Device, config: ModelConfig, pool: CachePool, scratch: dict[str, Buffer], most: int, kind: str) -> None:
+    def __init__(
+        self, device: Device, config: ModelConfig, pool: CachePool, scratch: dict[str, Buffer], most: int, kind: str
+    ) -> None:
         self._config, self._pool, self._scratch, self.most = config, pool, scratch, most
         splits = max(1, device.profile.attention_splits)
         self._chosen = device.buffer("chosen_queries", (most, 2), np.uint32, memory="host", kind=kind)
@@ -39,9 +42,19 @@ class RowTap:
     def record(self, p: Program, layer: int, rows: Buffer) -> None:
         """rows[j, H, keys] of this layer's queries; while the layer is being recorded."""
         c = self._config
-        kernels.attention_rows(p, self._scratch["query"], self._chosen, self._pool.page_table, self._pool.kv[layer], self._part, rows,
-                               heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, scale=c.attention_scale,
-                               kv_type=self._pool.kv_type)
+        kernels.attention_rows(
+            p,
+            self._scratch["query"],
+            self._chosen,
+            self._pool.page_table,
+            self._pool.kv[layer],
+            self._part,
+            rows,
+            heads=c.num_attention_heads,
+            kv_heads=c.num_key_value_heads,
+            scale=c.attention_scale,
+            kv_type=self._pool.kv_type,
+        )
 
     def free(self) -> None:
         self._chosen.free()
@@ -53,7 +66,9 @@ def checked_layers(layers: Sequence[int] | None, config: ModelConfig) -> tuple[i
     chosen = config.attention_layers if layers is None else tuple(sorted(set(layers)))
     for layer in chosen:
         if layer not in config.attention_layers:
-            raise RequestError(f"layers: {layer} has no attention rows, wanted some of {', '.join(map(str, config.attention_layers))}")
+            raise RequestError(
+                f"layers: {layer} has no attention rows, wanted some of {', '.join(map(str, config.attention_layers))}"
+            )
     if not chosen:
         raise RequestError("layers: none given, wanted at least one full-attention layer")
     return chosen
@@ -89,27 +104,38 @@ class CaptureRecorder:
         self.stride = -(-num_keys // PAGE) * PAGE
         heads = config.num_attention_heads
         layer_bytes = num_queries * heads * self.stride * 4
-        what = (f"attention capture of {num_queries} queries, {heads} heads, {num_keys} keys in {len(layers)} layers")
+        what = f"attention capture of {num_queries} queries, {heads} heads, {num_keys} keys in {len(layers)} layers"
         if layer_bytes > device.info.max_buffer_bytes:
-            raise RequestError(f"{what}: {layer_bytes / 2**20:,.0f} MiB for a layer, {device.info.name} allows "
-                               f"{device.info.max_buffer_bytes / 2**20:,.0f} MiB; take fewer queries")
+            raise RequestError(
+                f"{what}: {layer_bytes / 2**20:,.0f} MiB for a layer, {device.info.name} allows "
+                f"{device.info.max_buffer_bytes / 2**20:,.0f} MiB; take fewer queries"
+            )
         device.require(layer_bytes * len(layers), what)
         self._model = model
         self._programs: dict[int, Program] = {}
         self._rows: dict[int, Buffer] = {}
         self._tap = RowTap(device, config, model.pool, model.scratch, most, "capture")
         for layer in layers:
-            self._rows[layer] = device.buffer(f"L{layer:02d}.rows", (num_queries, heads, self.stride), memory="host", kind="capture")
+            self._rows[layer] = device.buffer(
+                f"L{layer:02d}.rows", (num_queries, heads, self.stride), memory="host", kind="capture"
+            )
 
     def fits(self, model, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> bool:
-        return (model is self._model and layers == self.layers and num_queries <= self.num_queries and most <= self._tap.most
-                and num_keys <= self.stride)
+        return (
+            model is self._model
+            and layers == self.layers
+            and num_queries <= self.num_queries
+            and most <= self._tap.most
+            and num_keys <= self.stride
+        )
 
     def program(self, num_rows: int, tokens: Sequence[int], rows: Sequence[int], num_keys: int) -> Program:
         """The trunk for up to num_rows tokens with the rows of `tokens` (of the run) written."""
         self._tap.choose(tokens, rows, num_keys)
         if num_rows not in self._programs:
-            self._programs[num_rows] = self._model.forward.record_trunk("capture", num_rows, self._record, with_head=num_rows == 1)
+            self._programs[num_rows] = self._model.forward.record_trunk(
+                "capture", num_rows, self._record, with_head=num_rows == 1
+            )
         return self._programs[num_rows]
 
     def _record(self, p: Program, layer: int) -> None:
@@ -147,7 +173,9 @@ def query_indices(queries: Sequence[int] | None, num_tokens: int) -> np.ndarray:
     return indices
 
 
-def fill_capture(capture: AttentionCapture, recorder: CaptureRecorder, cache: Cache, query_slots: np.ndarray, config: ModelConfig) -> None:
+def fill_capture(
+    capture: AttentionCapture, recorder: CaptureRecorder, cache: Cache, query_slots: np.ndarray, config: ModelConfig
+) -> None:
     """Copy the rows out of a recorder. query_slots: the cache slots of the queries."""
     num_keys = len(cache)
     capture.pattern = {layer: recorder.read(layer, len(query_slots), num_keys) for layer in recorder.layers}

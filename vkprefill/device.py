@@ -4,6 +4,7 @@ What kp 0.9 does not do is done here once: it ignores failed allocations (so eve
 (refused), takes integers for floats (constants are packed by the shader's own declaration) and has no barrier between dispatches
 (Program). See ARCHITECTURE.md, "From dispatch to barrier".
 """
+
 from __future__ import annotations
 
 import logging
@@ -83,7 +84,11 @@ class Buffer:
         self.device.check_open()
         if self.memory != "host":
             raise TypeError(f"{self.label}: device memory is not visible to the CPU")
-        return self.tensor.data()[self.offset : self.offset + int(np.prod(self.shape))].view(self.dtype).reshape(self.shape)
+        return (
+            self.tensor.data()[self.offset : self.offset + int(np.prod(self.shape))]
+            .view(self.dtype)
+            .reshape(self.shape)
+        )
 
     def read(self) -> np.ndarray:
         """A copy of the content; device memory comes through a host slice."""
@@ -147,10 +152,19 @@ class Device:
         """Raise OutOfMemoryError unless num_bytes are available."""
         available = self.available_bytes()
         if num_bytes > available:
-            raise OutOfMemoryError(f"{what}: needs {num_bytes / 2**20:,.0f} MiB, {self.info.name} has {available / 2**20:,.0f} MiB left")
+            raise OutOfMemoryError(
+                f"{what}: needs {num_bytes / 2**20:,.0f} MiB, {self.info.name} has {available / 2**20:,.0f} MiB left"
+            )
 
-    def buffer(self, label: str, shape: Sequence[int], dtype: type = np.float32, *, memory: str = "device",
-               kind: str = "scratch") -> Buffer:
+    def buffer(
+        self,
+        label: str,
+        shape: Sequence[int],
+        dtype: type = np.float32,
+        *,
+        memory: str = "device",
+        kind: str = "scratch",
+    ) -> Buffer:
         """Allocate an array; its content is undefined. Raises OutOfMemoryError."""
         self.check_open()
         shape, dtype = tuple(int(n) for n in shape), np.dtype(dtype)
@@ -159,11 +173,15 @@ class Device:
             raise TypeError(f"{label}: buffers hold 4-byte items, at least one; got {shape} {dtype}")
         if num_bytes > min(self.info.max_buffer_bytes, 2**32 - 4):
             limit = min(self.info.max_buffer_bytes, 2**32 - 4)
-            raise OutOfMemoryError(f"{label}: {num_bytes / 2**20:,.0f} MiB in one buffer, {self.info.name} allows {limit / 2**20:,.0f} MiB")
+            raise OutOfMemoryError(
+                f"{label}: {num_bytes / 2**20:,.0f} MiB in one buffer, {self.info.name} allows {limit / 2**20:,.0f} MiB"
+            )
         self.require(num_bytes, label)
         types = self._kp.TensorTypes
         # An untouched np.empty gives kp the size without committing host memory.
-        tensor = self._manager.tensor_t(np.empty(num_bytes // 4, np.uint32), types.host if memory == "host" else types.storage)
+        tensor = self._manager.tensor_t(
+            np.empty(num_bytes // 4, np.uint32), types.host if memory == "host" else types.storage
+        )
         self.allocated[kind] += num_bytes
         return Buffer(label, shape, dtype, memory, kind, tensor, self)
 
@@ -184,7 +202,9 @@ class Device:
                 self._copy(self.staging, buffer, 0, offset, len(part))
                 offset += len(part)
         if (offset - buffer.offset) * 4 != buffer.num_bytes:
-            raise ValueError(f"{buffer.label}: {(offset - buffer.offset) * 4} bytes uploaded to a buffer of {buffer.num_bytes}")
+            raise ValueError(
+                f"{buffer.label}: {(offset - buffer.offset) * 4} bytes uploaded to a buffer of {buffer.num_bytes}"
+            )
 
     def download(self, buffer: Buffer) -> np.ndarray:
         """A copy of a device buffer's content."""
@@ -207,12 +227,20 @@ class Device:
         program.copy(source, target, source_offset, target_offset, count)
         program.run()
 
-    def algorithm(self, shader: Shader, buffers: Sequence[Buffer], workgroups: tuple[int, int, int], spec: np.ndarray,
-                  push: np.ndarray) -> object:
+    def algorithm(
+        self,
+        shader: Shader,
+        buffers: Sequence[Buffer],
+        workgroups: tuple[int, int, int],
+        spec: np.ndarray,
+        push: np.ndarray,
+    ) -> object:
         """A kp Algorithm, which is a pipeline and its bindings. Equal ones are shared: layers differ in push words only."""
         key = (shader.name, tuple(id(b.tensor) for b in buffers), workgroups, spec.tobytes(), len(push))
         if key not in self._algorithms:
-            self._algorithms[key] = self._manager.algorithm([b.tensor for b in buffers], shader.code, workgroups, spec, push)
+            self._algorithms[key] = self._manager.algorithm(
+                [b.tensor for b in buffers], shader.code, workgroups, spec, push
+            )
         return self._algorithms[key]
 
     def forget_algorithms(self, buffer: Buffer) -> None:
@@ -267,9 +295,17 @@ class Program:
         self._work = 0.0
         self._one_by_one = device.one_by_one
 
-    def dispatch(self, shader_name: str, buffers: Sequence[Buffer], workgroups: tuple[int, int, int], *,
-                 constants: dict[str, int | float] | None = None, push: dict[str, int] | None = None, work: float = 0.0,
-                 label: str = "") -> None:
+    def dispatch(
+        self,
+        shader_name: str,
+        buffers: Sequence[Buffer],
+        workgroups: tuple[int, int, int],
+        *,
+        constants: dict[str, int | float] | None = None,
+        push: dict[str, int] | None = None,
+        work: float = 0.0,
+        label: str = "",
+    ) -> None:
         """Append a dispatch. buffers in binding order; constants and push by name; work in floating point operations."""
         self.device.check_open()
         shader = load_shader(shader_name)
@@ -287,8 +323,13 @@ class Program:
         reads = {id(b.tensor) for b, binding in zip(buffers, shader.bindings) if binding.read}
         writes = {id(b.tensor) for b, binding in zip(buffers, shader.bindings) if binding.write}
         depends = (reads | writes) & self._written or writes & self._read
-        if not self._sequences or self._one_by_one or self._work + work > self.device.profile.submission_flop and self._work or (
-                depends and not self.device.has_barrier):
+        if (
+            not self._sequences
+            or self._one_by_one
+            or self._work + work > self.device.profile.submission_flop
+            and self._work
+            or (depends and not self.device.has_barrier)
+        ):
             self._begin_submission()
         elif depends:
             self._sequences[-1].record(self.device._barrier())
@@ -318,15 +359,26 @@ class Program:
 
     def copy(self, source: Buffer, target: Buffer, source_offset: int, target_offset: int, count: int) -> None:
         """Append a copy of `count` 4-byte items, offsets in items."""
-        self.dispatch("copy", [source, target], (COPY_WORKGROUPS, 1, 1), constants={"LOCAL_SIZE": 64},
-                      push={"from_offset": source_offset, "to_offset": target_offset, "count": count},
-                      label=f"copy {source.label} to {target.label}")
+        self.dispatch(
+            "copy",
+            [source, target],
+            (COPY_WORKGROUPS, 1, 1),
+            constants={"LOCAL_SIZE": 64},
+            push={"from_offset": source_offset, "to_offset": target_offset, "count": count},
+            label=f"copy {source.label} to {target.label}",
+        )
 
     def fill(self, target: Buffer, value: int = 0) -> None:
         """Append a fill of the whole buffer with one 32-bit word."""
         count = target.num_bytes // 4
-        self.dispatch("fill", [target], (COPY_WORKGROUPS, 1, 1), constants={"LOCAL_SIZE": 64},
-                      push={"value": value, "count": count}, label=f"fill {target.label}")
+        self.dispatch(
+            "fill",
+            [target],
+            (COPY_WORKGROUPS, 1, 1),
+            constants={"LOCAL_SIZE": 64},
+            push={"value": value, "count": count},
+            label=f"fill {target.label}",
+        )
 
     @property
     def num_submissions(self) -> int:
@@ -343,6 +395,8 @@ class Program:
                 sequence.eval()
             except RuntimeError as error:
                 self.device.lost = True
-                raise DeviceError(f"{self.name}: {self.device.info.name}: the device was lost or failed: {error}") from None
+                raise DeviceError(
+                    f"{self.name}: {self.device.info.name}: the device was lost or failed: {error}"
+                ) from None
             if between:
                 between()

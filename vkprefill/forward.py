@@ -2,6 +2,7 @@
 
 Reads like the model's table of contents; nothing runs here, the calls append dispatches.
 """
+
 from __future__ import annotations
 
 import logging
@@ -28,11 +29,19 @@ MIN_SUBMISSION_FLOP = 1e9
 class ForwardPass:
     """Records programs over one model's weights, cache pool and scratch buffers."""
 
-    def __init__(self, device: Device, config: ModelConfig, pool: CachePool, scratch: dict[str, Buffer], weights: ModelWeights) -> None:
+    def __init__(
+        self, device: Device, config: ModelConfig, pool: CachePool, scratch: dict[str, Buffer], weights: ModelWeights
+    ) -> None:
         self._device, self._config, self._pool, self._scratch, self._weights = device, config, pool, scratch, weights
 
-    def record_trunk(self, name: str, num_rows: int, tap: Callable[[Program, int], None] | None = None,
-                     last_layer: int | None = None, with_head: bool = False) -> Program:
+    def record_trunk(
+        self,
+        name: str,
+        num_rows: int,
+        tap: Callable[[Program, int], None] | None = None,
+        last_layer: int | None = None,
+        with_head: bool = False,
+    ) -> Program:
         """Token ids -> hidden states x of all layers, for up to num_rows tokens.
 
         tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose tap all ends;
@@ -44,8 +53,18 @@ class ForwardPass:
             p.prefix = f"L{layer:02d}."
             kernels.rms_norm(p, s["x"], weights.attn_norm, s["h"], eps=c.rms_norm_eps)
             if kind == FULL_ATTENTION:
-                attention(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self._pool, layer=layer, tap=tap,
-                          rows_only=layer == last_layer)
+                attention(
+                    p,
+                    s["h"],
+                    weights.mixer,
+                    s["x"],
+                    s,
+                    config=c,
+                    pool=self._pool,
+                    layer=layer,
+                    tap=tap,
+                    rows_only=layer == last_layer,
+                )
                 if layer == last_layer:
                     break
             else:

@@ -1,4 +1,5 @@
 """Prompt -> answer: generate_step (token ids) < stream_generate (pieces of text) < generate (the whole result)."""
+
 from __future__ import annotations
 
 import time
@@ -92,12 +93,23 @@ class GenerationResult:
 
     def as_dict(self) -> dict[str, object]:
         """The object that `generate --json` prints."""
-        return {"text": self.text, "token_ids": self.token_ids, "finish_reason": self.finish_reason, "timings": self.timings.as_dict(),
-                "specprefill": self.specprefill.as_dict() if self.specprefill else None}
+        return {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "timings": self.timings.as_dict(),
+            "specprefill": self.specprefill.as_dict() if self.specprefill else None,
+        }
 
 
-def encode_prompt(model: Model, prompt: Prompt, *, raw: bool = False, system_prompt: str | None = None,
-                  template_kwargs: Mapping[str, object] | None = None) -> tuple[list[int], bool]:
+def encode_prompt(
+    model: Model,
+    prompt: Prompt,
+    *,
+    raw: bool = False,
+    system_prompt: str | None = None,
+    template_kwargs: Mapping[str, object] | None = None,
+) -> tuple[list[int], bool]:
     """(token ids, whether the model is asked to think first).
 
     raw: text as it stands, special tokens in it are read as such. Raises RequestError for an empty prompt.
@@ -141,8 +153,16 @@ def _not_empty(prompt: P) -> P:
     return prompt
 
 
-def generate_step(model: Model, token_ids: Sequence[int], cache: Cache, sampler: Sampler, *, timings: Timings,
-                  positions: Sequence[int] | None = None, progress: PrefillProgress | None = None) -> Iterator[int]:
+def generate_step(
+    model: Model,
+    token_ids: Sequence[int],
+    cache: Cache,
+    sampler: Sampler,
+    *,
+    timings: Timings,
+    positions: Sequence[int] | None = None,
+    progress: PrefillProgress | None = None,
+) -> Iterator[int]:
     """Sampled token ids, without end: prefill token_ids into the cache, then decode each sampled token when the next is asked for.
 
     positions: of token_ids (None: following those in the cache).
@@ -165,8 +185,15 @@ def generate_step(model: Model, token_ids: Sequence[int], cache: Cache, sampler:
         token_id = _next_token(model, token_id, cache, sampler, generated)
 
 
-def _next_token(model: Model, tokens: Sequence[int] | int, cache: Cache, sampler: Sampler, generated: list[int],
-                positions: Sequence[int] | None = None, progress: PrefillProgress | None = None) -> int:
+def _next_token(
+    model: Model,
+    tokens: Sequence[int] | int,
+    cache: Cache,
+    sampler: Sampler,
+    generated: list[int],
+    positions: Sequence[int] | None = None,
+    progress: PrefillProgress | None = None,
+) -> int:
     """Run the prompt (a sequence) or one token (an int) and sample the next. generated: distinct tokens the penalty applies to."""
     penalty, count = sampler.config.presence_penalty, sampler.num_candidates
     single = isinstance(tokens, int)
@@ -180,14 +207,25 @@ def _next_token(model: Model, tokens: Sequence[int] | int, cache: Cache, sampler
     if single:
         candidates = model.decode_candidates(tokens, cache, count, penalty=penalty)
     else:
-        candidates = model.prefill_candidates(tokens, cache, count, positions=positions, penalty=penalty, progress=progress)
+        candidates = model.prefill_candidates(
+            tokens, cache, count, positions=positions, penalty=penalty, progress=progress
+        )
     return sampler.sample(*candidates)
 
 
-def stream_tokens(model: Model, token_ids: Sequence[int], cache: Cache, sampling: SamplingConfig, plan: Plan, *,
-                  max_tokens: int | None = None, timings: Timings | None = None, started: float | None = None,
-                  progress: PrefillProgress | None = None, make_sampler: Callable[[SamplingConfig], Sampler] = Sampler
-                  ) -> Iterator[GenerationPart]:
+def stream_tokens(
+    model: Model,
+    token_ids: Sequence[int],
+    cache: Cache,
+    sampling: SamplingConfig,
+    plan: Plan,
+    *,
+    max_tokens: int | None = None,
+    timings: Timings | None = None,
+    started: float | None = None,
+    progress: PrefillProgress | None = None,
+    make_sampler: Callable[[SamplingConfig], Sampler] = Sampler,
+) -> Iterator[GenerationPart]:
     """The answer to a prompt of token ids, piece by piece, on the caller's cache. See stream_generate.
 
     sampling: resolved; plan: which tokens of the prompt are run (the others are in the cache, or left out); started: the time, by
@@ -199,12 +237,16 @@ def stream_tokens(model: Model, token_ids: Sequence[int], cache: Cache, sampling
     timings.specprefill = report.status
     room = cache.max_context - len(cache) - len(plan.kept)
     if room < 1:
-        raise RequestError(f"context: the prompt needs {len(cache) + len(plan.kept)} tokens, the context holds {cache.max_context}; "
-                           "at least one more is needed for the answer")
+        raise RequestError(
+            f"context: the prompt needs {len(cache) + len(plan.kept)} tokens, the context holds {cache.max_context}; "
+            "at least one more is needed for the answer"
+        )
     limit = min(room + 1, max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
     run_ids = np.asarray(token_ids)[plan.kept]
-    for token_id in generate_step(model, run_ids, cache, make_sampler(sampling), timings=timings, positions=plan.kept, progress=progress):
+    for token_id in generate_step(
+        model, run_ids, cache, make_sampler(sampling), timings=timings, positions=plan.kept, progress=progress
+    ):
         if timings.predicted_n == 1:
             report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - started) * 1e3
         if token_id in model.tokenizer.eog_token_ids:
@@ -231,10 +273,20 @@ def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
     return Plan(kept, report)
 
 
-def stream_generate(model: Model, prompt: Prompt, *, draft: Model | SpecPrefill | None = None, spec: SpecPrefillConfig | None = None,
-                    kept_ranges: Sequence[Sequence[int]] | None = None, max_tokens: int | None = 64, sampling: SamplingConfig | None = None,
-                    raw: bool = False, system_prompt: str | None = None, template_kwargs: Mapping[str, object] | None = None,
-                    progress: PrefillProgress | None = None) -> Iterator[GenerationPart]:
+def stream_generate(
+    model: Model,
+    prompt: Prompt,
+    *,
+    draft: Model | SpecPrefill | None = None,
+    spec: SpecPrefillConfig | None = None,
+    kept_ranges: Sequence[Sequence[int]] | None = None,
+    max_tokens: int | None = 64,
+    sampling: SamplingConfig | None = None,
+    raw: bool = False,
+    system_prompt: str | None = None,
+    template_kwargs: Mapping[str, object] | None = None,
+    progress: PrefillProgress | None = None,
+) -> Iterator[GenerationPart]:
     """Pieces of the answer as they come.
 
     draft: a model for speculative prefill (or a SpecPrefill of this model, which remembers between calls); spec: its settings; kept_ranges:
@@ -252,7 +304,9 @@ def stream_generate(model: Model, prompt: Prompt, *, draft: Model | SpecPrefill 
             plan = dense_plan(len(ids))
         else:
             plan = speculative.plan(ids, config=spec, facts=_facts(prompt), kept_ranges=kept_ranges, progress=progress)
-        yield from stream_tokens(model, ids, cache, resolved, plan, max_tokens=max_tokens, started=started, progress=progress)
+        yield from stream_tokens(
+            model, ids, cache, resolved, plan, max_tokens=max_tokens, started=started, progress=progress
+        )
     finally:
         cache.close()
         if speculative is not draft:

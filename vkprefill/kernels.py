@@ -3,6 +3,7 @@
 Each works on the program's `num_rows` tokens at most (the step buffer says how many are in use) and allocates nothing.
 Shapes are written with the letters of ARCHITECTURE.md.
 """
+
 from __future__ import annotations
 
 from vkprefill.cache import KVLayer
@@ -38,18 +39,31 @@ def embedding(p: Program, token_ids: Buffer, matrix: Matrix, x: Buffer) -> None:
     _want("embedding", x=(x.shape[1:], (matrix.columns,)))
     local = min(32, p.device.profile.local_size)
     for part in matrix.parts:
-        p.dispatch(f"embedding_{matrix.layout}", [p.step, token_ids, part.buffer, x],
-                   (p.num_rows, _ceil(matrix.columns // 32, local), 1), constants={"LOCAL_SIZE": local},
-                   push={"w_offset": part.buffer.offset // 4, "rows": part.rows, "D": matrix.columns, "first_row": part.first_row})
+        p.dispatch(
+            f"embedding_{matrix.layout}",
+            [p.step, token_ids, part.buffer, x],
+            (p.num_rows, _ceil(matrix.columns // 32, local), 1),
+            constants={"LOCAL_SIZE": local},
+            push={
+                "w_offset": part.buffer.offset // 4,
+                "rows": part.rows,
+                "D": matrix.columns,
+                "first_row": part.first_row,
+            },
+        )
 
 
 def rms_norm(p: Program, x: Buffer, weight: Buffer, y: Buffer, *, eps: float, last_row: bool = False) -> None:
     """y[T, D] = x / rms(x) * weight; last_row: y[0] from the last token in use only."""
     dim = x.shape[1]
     _want("rms_norm", weight=(weight.shape, (dim,)), y=(y.shape[1:], (dim,)))
-    p.dispatch("rms_norm", [p.step, x, weight, y], (1 if last_row else p.num_rows, 1, 1),
-               constants={"LOCAL_SIZE": p.device.profile.local_size, "D": dim, "EPS": eps, "LAST_ROW": int(last_row)},
-               push={"weight_offset": weight.offset})
+    p.dispatch(
+        "rms_norm",
+        [p.step, x, weight, y],
+        (1 if last_row else p.num_rows, 1, 1),
+        constants={"LOCAL_SIZE": p.device.profile.local_size, "D": dim, "EPS": eps, "LAST_ROW": int(last_row)},
+        push={"weight_offset": weight.offset},
+    )
 
 
 def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = False, one_row: bool = False) -> None:
@@ -57,19 +71,35 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
     _want("linear", x=(x.shape[1:], (matrix.columns,)), y=(y.shape[-1:], (matrix.rows,)))
     single = one_row or p.num_rows == 1
     for part in matrix.parts:
-        push = {"w_offset": part.buffer.offset // 4, "rows": part.rows, "K": matrix.columns, "first_row": part.first_row}
+        push = {
+            "w_offset": part.buffer.offset // 4,
+            "rows": part.rows,
+            "K": matrix.columns,
+            "first_row": part.first_row,
+        }
         work = 2.0 * part.rows * matrix.columns
         if single:
             lanes, slices, tn = p.device.profile.matvec
-            p.dispatch(f"matvec_{matrix.layout}", [x, part.buffer, y], (_ceil(part.rows, lanes * tn), 1, 1),
-                       constants={"ROW_LANES": lanes, "SLICES": slices, "TN": tn, "ADD": int(add)}, push=push, work=work,
-                       label=f"matvec {matrix.name}")
+            p.dispatch(
+                f"matvec_{matrix.layout}",
+                [x, part.buffer, y],
+                (_ceil(part.rows, lanes * tn), 1, 1),
+                constants={"ROW_LANES": lanes, "SLICES": slices, "TN": tn, "ADD": int(add)},
+                push=push,
+                work=work,
+                label=f"matvec {matrix.name}",
+            )
         else:
             local, tm, tn = p.device.profile.matmul
-            p.dispatch(f"matmul_{matrix.layout}", [p.step, x, part.buffer, y],
-                       (_ceil(p.num_rows, tm), _ceil(part.rows, local * tn), 1),
-                       constants={"LOCAL_SIZE": local, "TM": tm, "TN": tn, "ADD": int(add)}, push={**push, "N": matrix.rows},
-                       work=work * p.num_rows, label=f"matmul {matrix.name}")
+            p.dispatch(
+                f"matmul_{matrix.layout}",
+                [p.step, x, part.buffer, y],
+                (_ceil(p.num_rows, tm), _ceil(part.rows, local * tn), 1),
+                constants={"LOCAL_SIZE": local, "TM": tm, "TN": tn, "ADD": int(add)},
+                push={**push, "N": matrix.rows},
+                work=work * p.num_rows,
+                label=f"matmul {matrix.name}",
+            )
 
 
 def head_norm_rope(p: Program, x: Buffer, weight: Buffer, rope: Buffer, y: Buffer, *, heads: int, eps: float) -> None:
@@ -78,10 +108,21 @@ def head_norm_rope(p: Program, x: Buffer, weight: Buffer, rope: Buffer, y: Buffe
     _want("head_norm_rope", y=(y.shape[1:], (heads * head_dim,)))
     if x.shape[1] % heads or x.shape[1] // heads < head_dim:
         raise ShapeError(f"head_norm_rope: rows of {x.shape[1]} do not hold {heads} heads of {head_dim}")
-    p.dispatch("head_norm_rope", [p.step, x, weight, rope, y], (heads, p.num_rows, 1),
-               constants={"LOCAL_SIZE": 32, "HEADS": heads, "Dh": head_dim, "R": 2 * rope.shape[1], "STRIDE": x.shape[1],
-                          "HEAD_STRIDE": x.shape[1] // heads, "EPS": eps},
-               push={"weight_offset": weight.offset})
+    p.dispatch(
+        "head_norm_rope",
+        [p.step, x, weight, rope, y],
+        (heads, p.num_rows, 1),
+        constants={
+            "LOCAL_SIZE": 32,
+            "HEADS": heads,
+            "Dh": head_dim,
+            "R": 2 * rope.shape[1],
+            "STRIDE": x.shape[1],
+            "HEAD_STRIDE": x.shape[1] // heads,
+            "EPS": eps,
+        },
+        push={"weight_offset": weight.offset},
+    )
 
 
 def kv_store(p: Program, k: Buffer, v: Buffer, pages: Buffer, cache: KVLayer, *, kv_heads: int, kv_type: str) -> None:
@@ -89,12 +130,28 @@ def kv_store(p: Program, k: Buffer, v: Buffer, pages: Buffer, cache: KVLayer, *,
     _want("kv_store", v=(v.shape[1:], k.shape[1:]))
     words = k.shape[1] // 4
     local = min(words, MAX_LOCAL_SIZE)
-    p.dispatch(f"kv_store_{kv_type}", [p.step, k, v, pages, cache.keys, cache.values], (_ceil(words, local), p.num_rows, 1),
-               constants={"LOCAL_SIZE": local, "G": kv_heads, "Dh": k.shape[1] // kv_heads})
+    p.dispatch(
+        f"kv_store_{kv_type}",
+        [p.step, k, v, pages, cache.keys, cache.values],
+        (_ceil(words, local), p.num_rows, 1),
+        constants={"LOCAL_SIZE": local, "G": kv_heads, "Dh": k.shape[1] // kv_heads},
+    )
 
 
-def attention(p: Program, q: Buffer, pages: Buffer, cache: KVLayer, y: Buffer, split_out: Buffer, split_sums: Buffer, *,
-              heads: int, kv_heads: int, scale: float, kv_type: str) -> None:
+def attention(
+    p: Program,
+    q: Buffer,
+    pages: Buffer,
+    cache: KVLayer,
+    y: Buffer,
+    split_out: Buffer,
+    split_sums: Buffer,
+    *,
+    heads: int,
+    kv_heads: int,
+    scale: float,
+    kv_type: str,
+) -> None:
     """y[T, H, Dh] = softmax attention of q[T, H, Dh] over all cached keys up to each token's own.
 
     A program of one token splits the keys over workgroups and merges; split_out [splits, H Dh] and split_sums [splits, H, 2] hold the parts.
@@ -110,18 +167,46 @@ def attention(p: Program, q: Buffer, pages: Buffer, cache: KVLayer, y: Buffer, s
     # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one layer, so that in prefill
     # a submission must not hold two. The one query of a decode step is little work at any length.
     work = p.device.profile.submission_flop if p.num_rows > 1 else 0.0
-    p.dispatch(f"attention_{kv_type}",
-               [p.step, q, pages, cache.keys, cache.values, split_out if splits > 1 else y, split_sums],
-               (_ceil(p.num_rows * group, tq), kv_heads, splits),
-               constants={"LOCAL_SIZE": local, "H": heads, "G": kv_heads, "Dh": head_dim, "SCALE": scale, "SPLITS": splits,
-                          "TQ": tq, "KP": kp, "DV": _ceil(words, local)}, work=work)
+    p.dispatch(
+        f"attention_{kv_type}",
+        [p.step, q, pages, cache.keys, cache.values, split_out if splits > 1 else y, split_sums],
+        (_ceil(p.num_rows * group, tq), kv_heads, splits),
+        constants={
+            "LOCAL_SIZE": local,
+            "H": heads,
+            "G": kv_heads,
+            "Dh": head_dim,
+            "SCALE": scale,
+            "SPLITS": splits,
+            "TQ": tq,
+            "KP": kp,
+            "DV": _ceil(words, local),
+        },
+        work=work,
+    )
     if splits > 1:
-        p.dispatch("attention_merge", [p.step, split_out, split_sums, y], (heads, p.num_rows, 1),
-                   constants={"LOCAL_SIZE": min(local, 32), "H": heads, "Dh": head_dim, "SPLITS": splits})
+        p.dispatch(
+            "attention_merge",
+            [p.step, split_out, split_sums, y],
+            (heads, p.num_rows, 1),
+            constants={"LOCAL_SIZE": min(local, 32), "H": heads, "Dh": head_dim, "SPLITS": splits},
+        )
 
 
-def attention_rows(p: Program, q: Buffer, chosen: Buffer, pages: Buffer, cache: KVLayer, part: Buffer, rows: Buffer, *, heads: int,
-                   kv_heads: int, scale: float, kv_type: str) -> None:
+def attention_rows(
+    p: Program,
+    q: Buffer,
+    chosen: Buffer,
+    pages: Buffer,
+    cache: KVLayer,
+    part: Buffer,
+    rows: Buffer,
+    *,
+    heads: int,
+    kv_heads: int,
+    scale: float,
+    kv_type: str,
+) -> None:
     """rows[j, H, keys] = softmax row of each chosen query of q[T, H, Dh] over the cached keys, zero after the query.
 
     chosen [Q, 2]: (token of this call, row of `rows`); the step buffer says how many of the Q are in use and how many keys a row has. rows
@@ -129,44 +214,84 @@ def attention_rows(p: Program, q: Buffer, chosen: Buffer, pages: Buffer, cache: 
     """
     splits, most = part.shape[:2]
     stride = rows.shape[2]
-    _want("attention_rows", chosen=(chosen.shape, (most, 2)), part=(part.shape[2:], (heads, 2)), rows=(rows.shape[1:2], (heads,)))
+    _want(
+        "attention_rows",
+        chosen=(chosen.shape, (most, 2)),
+        part=(part.shape[2:], (heads, 2)),
+        rows=(rows.shape[1:2], (heads,)),
+    )
     local = p.device.profile.local_size
-    p.dispatch(f"attention_scores_{kv_type}", [p.step, q, chosen, pages, cache.keys, rows, part], (splits, kv_heads, most),
-               constants={"LOCAL_SIZE": local, "HEADS": heads // kv_heads, "G": kv_heads, "Dh": q.shape[1] // heads, "SCALE": scale,
-                          "SPLITS": splits}, push={"stride": stride}, work=2.0 * most * stride * q.shape[1])
-    p.dispatch("attention_rows", [p.step, chosen, part, rows], (splits, heads, most),
-               constants={"LOCAL_SIZE": local, "H": heads, "SPLITS": splits}, push={"stride": stride})
+    p.dispatch(
+        f"attention_scores_{kv_type}",
+        [p.step, q, chosen, pages, cache.keys, rows, part],
+        (splits, kv_heads, most),
+        constants={
+            "LOCAL_SIZE": local,
+            "HEADS": heads // kv_heads,
+            "G": kv_heads,
+            "Dh": q.shape[1] // heads,
+            "SCALE": scale,
+            "SPLITS": splits,
+        },
+        push={"stride": stride},
+        work=2.0 * most * stride * q.shape[1],
+    )
+    p.dispatch(
+        "attention_rows",
+        [p.step, chosen, part, rows],
+        (splits, heads, most),
+        constants={"LOCAL_SIZE": local, "H": heads, "SPLITS": splits},
+        push={"stride": stride},
+    )
 
 
 def importance(p: Program, rows: Buffer, best: Buffer, *, pool_size: int, first: bool) -> None:
     """best[Q, keys] = max over heads of the pooled rows[Q, H, keys], and of what best holds unless first."""
     _want("importance", best=(best.shape, (rows.shape[0], rows.shape[2])))
     local = p.device.profile.local_size
-    p.dispatch("importance", [p.step, rows, best], (_ceil(rows.shape[2], local), rows.shape[0], 1),
-               constants={"LOCAL_SIZE": local, "H": rows.shape[1], "POOL": pool_size, "FIRST": int(first)}, push={"stride": rows.shape[2]})
+    p.dispatch(
+        "importance",
+        [p.step, rows, best],
+        (_ceil(rows.shape[2], local), rows.shape[0], 1),
+        constants={"LOCAL_SIZE": local, "H": rows.shape[1], "POOL": pool_size, "FIRST": int(first)},
+        push={"stride": rows.shape[2]},
+    )
 
 
 def importance_sum(p: Program, best: Buffer, total: Buffer) -> None:
     """total[keys] += sum over the queries in use of best[Q, keys]."""
     local = p.device.profile.local_size
-    p.dispatch("importance_sum", [p.step, best, total], (_ceil(best.shape[1], local), 1, 1), constants={"LOCAL_SIZE": local},
-               push={"stride": best.shape[1]})
+    p.dispatch(
+        "importance_sum",
+        [p.step, best, total],
+        (_ceil(best.shape[1], local), 1, 1),
+        constants={"LOCAL_SIZE": local},
+        push={"stride": best.shape[1]},
+    )
 
 
 def attention_gate(p: Program, query_gate: Buffer, y: Buffer, *, heads: int) -> None:
     """y[T, H, Dh] *= sigmoid of the gates in query_gate[T, H, 2, Dh]."""
     _want("attention_gate", query_gate=(query_gate.shape[1:], (2 * y.shape[1],)))
     local = p.device.profile.local_size
-    p.dispatch("attention_gate", [p.step, query_gate, y], (_ceil(y.shape[1], local), p.num_rows, 1),
-               constants={"LOCAL_SIZE": local, "H": heads, "Dh": y.shape[1] // heads})
+    p.dispatch(
+        "attention_gate",
+        [p.step, query_gate, y],
+        (_ceil(y.shape[1], local), p.num_rows, 1),
+        constants={"LOCAL_SIZE": local, "H": heads, "Dh": y.shape[1] // heads},
+    )
 
 
 def swiglu(p: Program, up: Buffer, gate: Buffer) -> None:
     """gate[T, F] = silu(gate) * up."""
     _want("swiglu", up=(up.shape[1:], gate.shape[1:]))
     local = p.device.profile.local_size
-    p.dispatch("swiglu", [p.step, up, gate], (_ceil(gate.shape[1] // 4, local), p.num_rows, 1),
-               constants={"LOCAL_SIZE": local, "F": gate.shape[1]})
+    p.dispatch(
+        "swiglu",
+        [p.step, up, gate],
+        (_ceil(gate.shape[1] // 4, local), p.num_rows, 1),
+        constants={"LOCAL_SIZE": local, "F": gate.shape[1]},
+    )
 
 
 def causal_conv(p: Program, x: Buffer, weight: Buffer, state: Buffer, y: Buffer, *, state_offset: int) -> None:
@@ -174,49 +299,111 @@ def causal_conv(p: Program, x: Buffer, weight: Buffer, state: Buffer, y: Buffer,
     channels = x.shape[1]
     _want("causal_conv", weight=(weight.shape, (channels, 4)), y=(y.shape[1:], (channels,)))
     local = p.device.profile.local_size
-    p.dispatch("causal_conv", [p.step, x, weight, state, y], (_ceil(channels, local), 1, 1),
-               constants={"LOCAL_SIZE": local, "C": channels}, push={"weight_offset": weight.offset, "state_offset": state_offset})
+    p.dispatch(
+        "causal_conv",
+        [p.step, x, weight, state, y],
+        (_ceil(channels, local), 1, 1),
+        constants={"LOCAL_SIZE": local, "C": channels},
+        push={"weight_offset": weight.offset, "state_offset": state_offset},
+    )
 
 
 def l2_norm(p: Program, qkv: Buffer, *, key_heads: int, key_dim: int, eps: float) -> None:
     """Normalise the query and key heads at the start of each row of qkv[T, C] in place; queries also by 1 / sqrt(Dk)."""
-    p.dispatch("l2_norm", [p.step, qkv], (2 * key_heads, p.num_rows, 1),
-               constants={"LOCAL_SIZE": _lanes(key_dim // 4, 32), "C": qkv.shape[1], "Hk": key_heads, "Dk": key_dim, "EPS": eps})
+    p.dispatch(
+        "l2_norm",
+        [p.step, qkv],
+        (2 * key_heads, p.num_rows, 1),
+        constants={
+            "LOCAL_SIZE": _lanes(key_dim // 4, 32),
+            "C": qkv.shape[1],
+            "Hk": key_heads,
+            "Dk": key_dim,
+            "EPS": eps,
+        },
+    )
 
 
 def delta_gates(p: Program, alpha: Buffer, beta_logits: Buffer, dt: Buffer, ssm_a: Buffer, gates: Buffer) -> None:
     """gates[T, Hv] = (log_decay, beta)."""
     heads = alpha.shape[1]
-    _want("delta_gates", beta_logits=(beta_logits.shape[1:], (heads,)), dt=(dt.shape, (heads,)), ssm_a=(ssm_a.shape, (heads,)),
-          gates=(gates.shape[1:], (heads, 2)))
+    _want(
+        "delta_gates",
+        beta_logits=(beta_logits.shape[1:], (heads,)),
+        dt=(dt.shape, (heads,)),
+        ssm_a=(ssm_a.shape, (heads,)),
+        gates=(gates.shape[1:], (heads, 2)),
+    )
     local = min(heads, 32)
-    p.dispatch("delta_gates", [p.step, alpha, beta_logits, dt, ssm_a, gates], (_ceil(heads, local), p.num_rows, 1),
-               constants={"LOCAL_SIZE": local, "Hv": heads}, push={"dt_offset": dt.offset, "a_offset": ssm_a.offset})
+    p.dispatch(
+        "delta_gates",
+        [p.step, alpha, beta_logits, dt, ssm_a, gates],
+        (_ceil(heads, local), p.num_rows, 1),
+        constants={"LOCAL_SIZE": local, "Hv": heads},
+        push={"dt_offset": dt.offset, "a_offset": ssm_a.offset},
+    )
 
 
-def delta_rule(p: Program, qkv: Buffer, gates: Buffer, state: Buffer, o: Buffer, *, state_offset: int, key_heads: int, value_heads: int,
-               key_dim: int, value_dim: int) -> None:
+def delta_rule(
+    p: Program,
+    qkv: Buffer,
+    gates: Buffer,
+    state: Buffer,
+    o: Buffer,
+    *,
+    state_offset: int,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+) -> None:
     """o[T, Hv, Dv] of the gated delta rule over qkv[T, C]; the state [Hv, Dv, Dk] at state_offset is read and advanced."""
-    _want("delta_rule", qkv=(qkv.shape[1:], (2 * key_heads * key_dim + value_heads * value_dim,)), gates=(gates.shape[1:], (value_heads, 2)),
-          o=(o.shape[1:], (value_heads * value_dim,)))
+    _want(
+        "delta_rule",
+        qkv=(qkv.shape[1:], (2 * key_heads * key_dim + value_heads * value_dim,)),
+        gates=(gates.shape[1:], (value_heads, 2)),
+        o=(o.shape[1:], (value_heads * value_dim,)),
+    )
     local, lanes, rows = p.device.profile.delta_rule
     lanes = min(lanes, key_dim // 4)
     while local // lanes * rows > value_dim:
         local, rows = (local, rows // 2) if rows > 1 else (local // 2, rows)
     if key_dim % (4 * lanes) or value_dim % (local // lanes * rows):
         raise ShapeError(f"delta_rule: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
-    p.dispatch("delta_rule", [p.step, qkv, gates, state, o], (value_dim // (local // lanes * rows), value_heads, 1),
-               constants={"LOCAL_SIZE": local, "LANES": lanes, "ROWS": rows, "Hk": key_heads, "Hv": value_heads, "Dk": key_dim,
-                          "Dv": value_dim}, push={"state_offset": state_offset}, work=8.0 * value_heads * value_dim * key_dim * p.num_rows)
+    p.dispatch(
+        "delta_rule",
+        [p.step, qkv, gates, state, o],
+        (value_dim // (local // lanes * rows), value_heads, 1),
+        constants={
+            "LOCAL_SIZE": local,
+            "LANES": lanes,
+            "ROWS": rows,
+            "Hk": key_heads,
+            "Hv": value_heads,
+            "Dk": key_dim,
+            "Dv": value_dim,
+        },
+        push={"state_offset": state_offset},
+        work=8.0 * value_heads * value_dim * key_dim * p.num_rows,
+    )
 
 
 def gated_norm(p: Program, z: Buffer, weight: Buffer, o: Buffer, *, eps: float) -> None:
     """o[T, Hv, Dv] = rms_norm(o per head) * weight * silu(z)."""
     (value_dim,) = weight.shape
     _want("gated_norm", z=(z.shape[1:], o.shape[1:]))
-    p.dispatch("gated_norm", [p.step, z, weight, o], (o.shape[1] // value_dim, p.num_rows, 1),
-               constants={"LOCAL_SIZE": _lanes(value_dim // 4, 32), "Hv": o.shape[1] // value_dim, "Dv": value_dim, "EPS": eps},
-               push={"weight_offset": weight.offset})
+    p.dispatch(
+        "gated_norm",
+        [p.step, z, weight, o],
+        (o.shape[1] // value_dim, p.num_rows, 1),
+        constants={
+            "LOCAL_SIZE": _lanes(value_dim // 4, 32),
+            "Hv": o.shape[1] // value_dim,
+            "Dv": value_dim,
+            "EPS": eps,
+        },
+        push={"weight_offset": weight.offset},
+    )
 
 
 def top_k(p: Program, logits: Buffer, seen: Buffer, block_best: Buffer, candidates: Buffer) -> None:

@@ -2,6 +2,7 @@
 
 The model allocates from these same shapes, so the bill and the allocation cannot drift apart.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -75,7 +76,9 @@ def state_size(config: ModelConfig) -> int:
     return max(4, len(config.linear_layers) * (conv_state_size(config) + recurrent_state_size(config)))
 
 
-def activation_shapes(config: ModelConfig, rows: int, attention_splits: int) -> dict[str, tuple[tuple[int, ...], type, str]]:
+def activation_shapes(
+    config: ModelConfig, rows: int, attention_splits: int
+) -> dict[str, tuple[tuple[int, ...], type, str]]:
     """Name -> (shape, dtype, memory) of everything a forward pass of `rows` tokens writes but caches and states.
 
     rows is a multiple of ROW_TILE. Layers share these: each runs when the one before is done.
@@ -126,8 +129,9 @@ def padded_chunk(prefill_chunk: int) -> int:
     return -(-prefill_chunk // ROW_TILE) * ROW_TILE
 
 
-def memory_bill(file: GGUFFile, config: ModelConfig, *, max_context: int, kv_type: str, prefill_chunk: int,
-                attention_splits: int) -> MemoryBill:
+def memory_bill(
+    file: GGUFFile, config: ModelConfig, *, max_context: int, kv_type: str, prefill_chunk: int, attention_splits: int
+) -> MemoryBill:
     """The bill for a model file at this context length and prefill chunk."""
     return MemoryBill(
         weights=weight_bytes(file, config),

@@ -3,6 +3,7 @@
 Three programs are recorded at load and replayed: `prefill` takes up to prefill_chunk tokens through all layers, `head` turns the last
 token's hidden state into logits and candidates, `decode` does both for one token.
 """
+
 from __future__ import annotations
 
 import os
@@ -44,8 +45,16 @@ PrefillProgress = Callable[[int, int], None]
 LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together by Model.logits
 
 
-def load(path: str | os.PathLike[str], device: str | int | Device | None = None, max_context: int | None = None, kv_type: str = "f16", *,
-         prefill_chunk: int | None = None, reserve_bytes: int = 0, progress: Progress | None = None) -> Model:
+def load(
+    path: str | os.PathLike[str],
+    device: str | int | Device | None = None,
+    max_context: int | None = None,
+    kv_type: str = "f16",
+    *,
+    prefill_chunk: int | None = None,
+    reserve_bytes: int = 0,
+    progress: Progress | None = None,
+) -> Model:
     """Load a GGUF model.
 
     device: index or part of a name (None: the fastest kind there is), or the device of another model, which must be closed last; max_context: slots of the KV cache, shared by all caches (None: the
@@ -62,8 +71,16 @@ class Model:
     kv_type, prefill_chunk.
     """
 
-    def __init__(self, file: GGUFFile, device: str | int | Device | None, max_context: int | None, kv_type: str, prefill_chunk: int | None,
-                 reserve_bytes: int, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        file: GGUFFile,
+        device: str | int | Device | None,
+        max_context: int | None,
+        kv_type: str,
+        prefill_chunk: int | None,
+        reserve_bytes: int,
+        progress: Progress | None,
+    ) -> None:
         if kv_type not in KV_TYPES:
             raise RequestError(f"kv_type: {kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
         check_sizes(max_context, prefill_chunk)
@@ -87,16 +104,25 @@ class Model:
             self.close()
             raise
 
-    def _allocate_and_record(self, file: GGUFFile, max_context: int | None, prefill_chunk: int | None, reserve_bytes: int, report: Progress
-                             ) -> None:
+    def _allocate_and_record(
+        self, file: GGUFFile, max_context: int | None, prefill_chunk: int | None, reserve_bytes: int, report: Progress
+    ) -> None:
         self.prefill_chunk = prefill_chunk or _chunk_for(self.config, self.device)
         splits = self.device.profile.attention_splits
 
         def bill_for(context: int) -> MemoryBill:
-            return memory_bill(file, self.config, max_context=context, kv_type=self.kv_type, prefill_chunk=self.prefill_chunk,
-                               attention_splits=splits)
+            return memory_bill(
+                file,
+                self.config,
+                max_context=context,
+                kv_type=self.kv_type,
+                prefill_chunk=self.prefill_chunk,
+                attention_splits=splits,
+            )
 
-        self.max_context = max_context or _longest_context(self.config, self.kv_type, self.device, bill_for, reserve_bytes)
+        self.max_context = max_context or _longest_context(
+            self.config, self.kv_type, self.device, bill_for, reserve_bytes
+        )
         self.memory = bill_for(self.max_context)
         self.device.require(self.memory.total, f"{file.label} with a context of {self.max_context} tokens")
         self._buffers: list[Buffer] = []  # to free one by one where the device is another model's
@@ -104,7 +130,9 @@ class Model:
         self._buffers += self.pool.buffers()
         self.scratch = {
             name: self.device.buffer(name, shape, dtype, memory=memory, kind="activations")
-            for name, (shape, dtype, memory) in activation_shapes(self.config, padded_chunk(self.prefill_chunk), splits).items()
+            for name, (shape, dtype, memory) in activation_shapes(
+                self.config, padded_chunk(self.prefill_chunk), splits
+            ).items()
         }
         self.scratch["step"].view()[:] = 0
         self.scratch["seen"].view()[:] = 0
@@ -133,8 +161,14 @@ class Model:
             raise RequestError(f"max_context: {max_context}, wanted 1 to {self.pool.num_slots}")
         return Cache(self.pool, min(max_context or self.max_context, self.pool.num_slots))
 
-    def prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None = None, cache: Cache | None = None,
-                capture: AttentionCapture | None = None, progress: PrefillProgress | None = None) -> np.ndarray:
+    def prefill(
+        self,
+        token_ids: Sequence[int],
+        positions: Sequence[int] | None = None,
+        cache: Cache | None = None,
+        capture: AttentionCapture | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> np.ndarray:
         """Run tokens through the model, continuing the cache; logits float32 [V] of the last one.
 
         positions: increasing, above those in the cache (None: from the cache's next_position on). Without a cache nothing is kept.
@@ -146,8 +180,14 @@ class Model:
                 return self.run_prefill(token_ids, positions, cache, progress, self._head_logits)
             return self._prefill_with_capture(token_ids, positions, cache, capture, progress)
 
-    def extend(self, token_ids: Sequence[int], cache: Cache, *, positions: Sequence[int] | None = None,
-               progress: PrefillProgress | None = None) -> None:
+    def extend(
+        self,
+        token_ids: Sequence[int],
+        cache: Cache,
+        *,
+        positions: Sequence[int] | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> None:
         """As prefill, without logits: the cache only grows."""
         self.run_prefill(token_ids, positions, cache, progress)
 
@@ -161,8 +201,14 @@ class Model:
             fill_capture(capture, recorder, cache, np.array([len(cache) - 1]), self.config)
         return self._logits()
 
-    def _prefill_with_capture(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, capture: AttentionCapture,
-                              progress: PrefillProgress | None) -> np.ndarray:
+    def _prefill_with_capture(
+        self,
+        token_ids: Sequence[int],
+        positions: Sequence[int] | None,
+        cache: Cache,
+        capture: AttentionCapture,
+        progress: PrefillProgress | None,
+    ) -> np.ndarray:
         queries, before = query_indices(capture.queries, len(token_ids)), len(cache)
         num_keys = before + len(token_ids)
         recorder = self._recorder(capture, len(queries), min(len(queries), self.prefill_chunk), num_keys)
@@ -187,32 +233,50 @@ class Model:
             capture._recorder = CaptureRecorder(self, layers, num_queries, most, num_keys)
         return capture._recorder
 
-    def logits(self, token_ids: Sequence[int], positions: Sequence[int] | None = None, *, progress: PrefillProgress | None = None
-               ) -> np.ndarray:
+    def logits(
+        self,
+        token_ids: Sequence[int],
+        positions: Sequence[int] | None = None,
+        *,
+        progress: PrefillProgress | None = None,
+    ) -> np.ndarray:
         """Logits float32 [T, V] of every token of a sequence of its own: 4 T V bytes on the host."""
         ids, positions = self._check_tokens(token_ids, positions, 0, -1)
         rows = np.empty((len(ids), self.config.vocab_size), np.float32)
         with self._borrowed(None) as cache:
             while (start := len(cache)) < len(ids):
-                stop = min(start + LOGITS_ROWS, start + self._tokens_per_run(start), len(ids))  # one run: its rows are still in x
+                stop = min(
+                    start + LOGITS_ROWS, start + self._tokens_per_run(start), len(ids)
+                )  # one run: its rows are still in x
                 self.run_prefill(ids[start:stop], positions[start:stop], cache, None)
                 rows[start:stop] = self._run_all_logits(stop - start)
                 if progress:
                     progress(stop, len(ids))
         return rows
 
-    def prefill_candidates(self, token_ids: Sequence[int], cache: Cache, num_candidates: int, *, positions: Sequence[int] | None = None,
-                           penalty: float = 0.0, progress: PrefillProgress | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def prefill_candidates(
+        self,
+        token_ids: Sequence[int],
+        cache: Cache,
+        num_candidates: int,
+        *,
+        positions: Sequence[int] | None = None,
+        penalty: float = 0.0,
+        progress: PrefillProgress | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """As prefill, but only the best tokens come back: (ids int64 [k], logits float32 [k]), best first.
 
         num_candidates: 1 to MAX_CANDIDATES; penalty is taken from the logits of tokens noted by mark_seen.
         """
         _check_count(num_candidates)
 
-        return self.run_prefill(token_ids, positions, cache, progress, lambda: self.head_candidates(num_candidates, penalty))
+        return self.run_prefill(
+            token_ids, positions, cache, progress, lambda: self.head_candidates(num_candidates, penalty)
+        )
 
-    def decode_candidates(self, token_id: int, cache: Cache, num_candidates: int, *, penalty: float = 0.0
-                          ) -> tuple[np.ndarray, np.ndarray]:
+    def decode_candidates(
+        self, token_id: int, cache: Cache, num_candidates: int, *, penalty: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
         """As decode, but only the best tokens come back: see prefill_candidates."""
         _check_count(num_candidates)
         self.run_decode(token_id, cache, num_candidates, penalty)
@@ -232,8 +296,15 @@ class Model:
     def _borrowed(self, cache: Cache | None) -> _Borrowed:
         return _Borrowed(cache) if cache is not None else _Borrowed(self.new_cache(), close=True)
 
-    def run_prefill(self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, progress: PrefillProgress | None,
-                 head: Callable[[], T] | None = None, program_for: Callable[[int, int], Program] | None = None) -> T | None:
+    def run_prefill(
+        self,
+        token_ids: Sequence[int],
+        positions: Sequence[int] | None,
+        cache: Cache,
+        progress: PrefillProgress | None,
+        head: Callable[[], T] | None = None,
+        program_for: Callable[[int, int], Program] | None = None,
+    ) -> T | None:
         """All tokens through the trunk, in chunks; the hidden state of the last stays in x for the head, whose result is returned.
 
         program_for(first, count): another program than the plain one for these tokens of the call.
@@ -272,8 +343,14 @@ class Model:
                 cache.undo()
             raise
 
-    def run_decode(self, token_id: int, cache: Cache, num_candidates: int, penalty: float = 0.0,
-                program: Callable[[], Program] | None = None) -> None:
+    def run_decode(
+        self,
+        token_id: int,
+        cache: Cache,
+        num_candidates: int,
+        penalty: float = 0.0,
+        program: Callable[[], Program] | None = None,
+    ) -> None:
         self._check_cache(cache)
         last = cache.positions[-1] if len(cache) else -1
         ids, positions = self._check_tokens([token_id], None, cache.next_position, last)
@@ -299,7 +376,9 @@ class Model:
     def _run_all_logits(self, num_tokens: int) -> np.ndarray:
         """Logits of all tokens of the last run, which has at most LOGITS_ROWS."""
         if self._logits_program is None:
-            self._all_logits = self.device.buffer("all_logits", (LOGITS_ROWS, self.config.vocab_size), memory="host", kind="logits")
+            self._all_logits = self.device.buffer(
+                "all_logits", (LOGITS_ROWS, self.config.vocab_size), memory="host", kind="logits"
+            )
             self._buffers.append(self._all_logits)
             self._logits_program = self.forward.record_logits(self._all_logits)
         self._logits_program.run()
@@ -313,7 +392,9 @@ class Model:
         logits = _finite(raw[:, 0].view(np.float32), "candidates")
         return raw[:, 1].astype(np.int64), logits
 
-    def _set_step(self, ids: np.ndarray, positions: np.ndarray, cache_len: int, num_candidates: int = 0, penalty: float = 0.0) -> None:
+    def _set_step(
+        self, ids: np.ndarray, positions: np.ndarray, cache_len: int, num_candidates: int = 0, penalty: float = 0.0
+    ) -> None:
         s = self.scratch
         s["step"].view()[:2] = len(ids), cache_len
         s["token_ids"].view()[: len(ids)] = ids
@@ -330,14 +411,17 @@ class Model:
         per_token = 4.0 * self.config.q_dim * (cache_len + self.prefill_chunk)
         return max(1, min(self.prefill_chunk, int(self.device.profile.submission_flop / per_token)))
 
-    def _check_tokens(self, token_ids: Sequence[int], positions: Sequence[int] | None, first: int, last: int
-                      ) -> tuple[np.ndarray, np.ndarray]:
+    def _check_tokens(
+        self, token_ids: Sequence[int], positions: Sequence[int] | None, first: int, last: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         ids = self._check_ids(token_ids)
         where = np.arange(first, first + len(ids)) if positions is None else _integers(positions, "positions")
         if where.shape != ids.shape:
             raise RequestError(f"positions: found {len(where)}, wanted {len(ids)}, one for each token")
         if where[0] <= last or (np.diff(where) <= 0).any() or where[-1] >= 1 << 31:
-            raise RequestError(f"positions: must increase, from above {last} to below 2^31; found {where[0]} to {where[-1]}")
+            raise RequestError(
+                f"positions: must increase, from above {last} to below 2^31; found {where[0]} to {where[-1]}"
+            )
         return ids, where
 
     def _check_ids(self, token_ids: Sequence[int]) -> np.ndarray:
@@ -411,13 +495,17 @@ def _chunk_for(config: ModelConfig, device: Device) -> int:
     return max(32, min(device.profile.prefill_chunk, most // 32 * 32))
 
 
-def _longest_context(config: ModelConfig, kv_type: str, device: Device, bill_for: Callable[[int], MemoryBill],
-                     reserve_bytes: int) -> int:
+def _longest_context(
+    config: ModelConfig, kv_type: str, device: Device, bill_for: Callable[[int], MemoryBill], reserve_bytes: int
+) -> int:
     """The file's context length, or as many pages as fit beside the weights and in one buffer."""
     page_bytes = kv_words(config, kv_type) * 4
     free = device.available_bytes() * 0.9 - bill_for(PAGE).total - reserve_bytes
-    pages = min(num_pages(config.max_position_embeddings), device.info.max_buffer_bytes // page_bytes,
-                int(free // (2 * page_bytes * len(config.attention_layers))))
+    pages = min(
+        num_pages(config.max_position_embeddings),
+        device.info.max_buffer_bytes // page_bytes,
+        int(free // (2 * page_bytes * len(config.attention_layers))),
+    )
     if pages < 1:
         device.require(bill_for(PAGE).total, f"{config.name} with a context of {PAGE} tokens")
         raise OutOfMemoryError(f"{config.name}: no room for a KV cache beside the weights on {device.info.name}")

@@ -3,6 +3,7 @@
 The figures for CPU devices are measured (benchmarks/), those for GPUs come from the instruction counts of RADV's compiler for RDNA3
 and from the limits of the Vulkan specification.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -34,17 +35,62 @@ class Profile:
 
 # A CPU device runs the invocations of a workgroup one after another: large register tiles, no splitting, few barriers.
 # It has no watchdog; the bound keeps Ctrl-C and the progress bar prompt.
-_CPU = Profile("cpu", matmul=(16, 8, 8), matvec=(16, 1, 16), attention=(8, 4), attention_splits=1, delta_rule=(8, 8, 4), local_size=32,
-               prefill_chunk=128, submission_flop=2e9)
+_CPU = Profile(
+    "cpu",
+    matmul=(16, 8, 8),
+    matvec=(16, 1, 16),
+    attention=(8, 4),
+    attention_splits=1,
+    delta_rule=(8, 8, 4),
+    local_size=32,
+    prefill_chunk=128,
+    submission_flop=2e9,
+)
 # Bounds: 250 ms at the speed that is certain to be reached (0.4 TFLOP/s on a 15 W integrated GPU).
-_AMD = Profile("amd", matmul=(32, 32, 2), matvec=(32, 8, 1), attention=(8, 4), attention_splits=16, delta_rule=(32, 4, 1), local_size=64,
-               prefill_chunk=512, submission_flop=1e11)
-_NVIDIA = Profile("nvidia", matmul=(64, 16, 4), matvec=(32, 8, 1), attention=(8, 4), attention_splits=32, delta_rule=(32, 4, 1),
-                  local_size=64, prefill_chunk=512, submission_flop=1e11)
-_INTEL = Profile("intel", matmul=(32, 16, 2), matvec=(32, 8, 1), attention=(4, 4), attention_splits=16, delta_rule=(32, 4, 1),
-                 local_size=64, prefill_chunk=256, submission_flop=2.5e10)
-_UNKNOWN = Profile("unknown", matmul=(32, 8, 4), matvec=(32, 8, 1), attention=(4, 4), attention_splits=8, delta_rule=(32, 4, 1),
-                   local_size=64, prefill_chunk=128, submission_flop=1e10)
+_AMD = Profile(
+    "amd",
+    matmul=(32, 32, 2),
+    matvec=(32, 8, 1),
+    attention=(8, 4),
+    attention_splits=16,
+    delta_rule=(32, 4, 1),
+    local_size=64,
+    prefill_chunk=512,
+    submission_flop=1e11,
+)
+_NVIDIA = Profile(
+    "nvidia",
+    matmul=(64, 16, 4),
+    matvec=(32, 8, 1),
+    attention=(8, 4),
+    attention_splits=32,
+    delta_rule=(32, 4, 1),
+    local_size=64,
+    prefill_chunk=512,
+    submission_flop=1e11,
+)
+_INTEL = Profile(
+    "intel",
+    matmul=(32, 16, 2),
+    matvec=(32, 8, 1),
+    attention=(4, 4),
+    attention_splits=16,
+    delta_rule=(32, 4, 1),
+    local_size=64,
+    prefill_chunk=256,
+    submission_flop=2.5e10,
+)
+_UNKNOWN = Profile(
+    "unknown",
+    matmul=(32, 8, 4),
+    matvec=(32, 8, 1),
+    attention=(4, 4),
+    attention_splits=8,
+    delta_rule=(32, 4, 1),
+    local_size=64,
+    prefill_chunk=128,
+    submission_flop=1e10,
+)
 
 
 def profile_for(info: DeviceInfo) -> Profile:

@@ -3,6 +3,7 @@
 Recurrent state cannot be cut back, so a prompt can only go on from where a state exists: the cache as it stands, or a mark (a snapshot with
 the prompt it stands for). A sparse state has fewer cached rows than prompt tokens; it is never taken for an exact one.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 from vkprefill.cache import Cache, Snapshot
 from vkprefill.errors import OutOfMemoryError
 
-MAX_MARKS = 4  # the first, which other conversations may share, and those of the last turns: history is edited near its end
+MAX_MARKS = (
+    4  # the first, which other conversations may share, and those of the last turns: history is edited near its end
+)
 
 
 @dataclass
@@ -53,6 +56,7 @@ class PromptCache:
 
     def _find(self, prompt: Sequence[int], exact_only: bool) -> tuple[bool, _Mark | None]:
         """Whether to go on from the cache as it stands, and the best mark."""
+
         def fits(known: list[int], exact: bool) -> bool:
             return len(known) < len(prompt) and (exact or not exact_only) and list(prompt[: len(known)]) == known
 

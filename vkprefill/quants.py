@@ -5,6 +5,7 @@ shaders/include/quant_<layout>.glsl, which reads them. Everything is a permutati
 unsigned by adding their offset, and Q4_0 and Q5_0, which become Q4_1 and Q5_1 with m = -8 d and -16 d (exact in half precision:
 a power of two times d; a d beyond 4096, which no quantiser writes, would overflow and is refused).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -31,14 +32,36 @@ class Layout:
     unit_words: int
 
 
-LAYOUTS = {layout.name: layout for layout in (
-    Layout("f32", 64, 64), Layout("f16", 64, 32), Layout("bf16", 64, 32),
-    Layout("q8_0", 64, 17), Layout("q4_1", 64, 10), Layout("q5_1", 64, 12), Layout("iq4_nl", 64, 9),
-    Layout("iq4_xs", 256, 34), Layout("q4_k", 256, 36), Layout("q5_k", 256, 44), Layout("q6_k", 256, 53),
-)}
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout("f32", 64, 64),
+        Layout("f16", 64, 32),
+        Layout("bf16", 64, 32),
+        Layout("q8_0", 64, 17),
+        Layout("q4_1", 64, 10),
+        Layout("q5_1", 64, 12),
+        Layout("iq4_nl", 64, 9),
+        Layout("iq4_xs", 256, 34),
+        Layout("q4_k", 256, 36),
+        Layout("q5_k", 256, 44),
+        Layout("q6_k", 256, 53),
+    )
+}
 LAYOUT_OF = {
-    T.F32: "f32", T.F16: "f16", T.BF16: "bf16", T.Q8_0: "q8_0", T.Q4_0: "q4_1", T.Q4_1: "q4_1", T.Q5_0: "q5_1", T.Q5_1: "q5_1",
-    T.IQ4_NL: "iq4_nl", T.IQ4_XS: "iq4_xs", T.Q4_K: "q4_k", T.Q5_K: "q5_k", T.Q6_K: "q6_k",
+    T.F32: "f32",
+    T.F16: "f16",
+    T.BF16: "bf16",
+    T.Q8_0: "q8_0",
+    T.Q4_0: "q4_1",
+    T.Q4_1: "q4_1",
+    T.Q5_0: "q5_1",
+    T.Q5_1: "q5_1",
+    T.IQ4_NL: "iq4_nl",
+    T.IQ4_XS: "iq4_xs",
+    T.Q4_K: "q4_k",
+    T.Q5_K: "q5_k",
+    T.Q6_K: "q6_k",
 }
 
 
@@ -160,7 +183,11 @@ def _pack_q5_k(units: np.ndarray) -> list[np.ndarray]:
     block = units[:, :, 0]
     lead = block.shape[:2]
     bits = block[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]  # [.., sub-block, 32]
-    return [_k_header(block), _nibbles(block[..., 48:176].reshape(*lead, 4, 32)).reshape(*lead, 8, 4), _fifth_bits(bits)]
+    return [
+        _k_header(block),
+        _nibbles(block[..., 48:176].reshape(*lead, 4, 32)).reshape(*lead, 8, 4),
+        _fifth_bits(bits),
+    ]
 
 
 def _pack_q6_k(units: np.ndarray) -> list[np.ndarray]:
@@ -185,7 +212,9 @@ def _two_halves(units: np.ndarray) -> np.ndarray:
 
 
 def _pack_q8_0(units: np.ndarray) -> list[np.ndarray]:
-    quants = np.stack(_word_pairs(units[..., 2:34]), axis=-2) ^ np.uint32(0x80808080)  # [rows, units, sub-block, half, p]
+    quants = np.stack(_word_pairs(units[..., 2:34]), axis=-2) ^ np.uint32(
+        0x80808080
+    )  # [rows, units, sub-block, half, p]
     return [quants.reshape(*units.shape[:2], 4, 4), _two_halves(units)]
 
 
@@ -217,7 +246,11 @@ def _pack_q5_1(units: np.ndarray) -> list[np.ndarray]:
 
 
 def _pack_q5_0(units: np.ndarray) -> list[np.ndarray]:
-    return [_halved_nibbles(units[..., 6:22]), _half_with_min(units[..., 0:2], 16), _fifth_bits(_q5_bits(units[..., 2:6]))]
+    return [
+        _halved_nibbles(units[..., 6:22]),
+        _half_with_min(units[..., 0:2], 16),
+        _fifth_bits(_q5_bits(units[..., 2:6])),
+    ]
 
 
 def _pack_iq4_nl(units: np.ndarray) -> list[np.ndarray]:
@@ -236,7 +269,17 @@ def _pack_f32(units: np.ndarray) -> list[np.ndarray]:
 
 
 PACKERS: dict[T, Callable[[np.ndarray], list[np.ndarray]]] = {
-    T.F32: _pack_f32, T.F16: _pack_f16, T.BF16: _pack_f16, T.Q8_0: _pack_q8_0, T.Q4_0: _pack_q4_0, T.Q4_1: _pack_q4_1,
-    T.Q5_0: _pack_q5_0, T.Q5_1: _pack_q5_1, T.IQ4_NL: _pack_iq4_nl, T.IQ4_XS: _pack_iq4_xs, T.Q4_K: _pack_q4_k,
-    T.Q5_K: _pack_q5_k, T.Q6_K: _pack_q6_k,
+    T.F32: _pack_f32,
+    T.F16: _pack_f16,
+    T.BF16: _pack_f16,
+    T.Q8_0: _pack_q8_0,
+    T.Q4_0: _pack_q4_0,
+    T.Q4_1: _pack_q4_1,
+    T.Q5_0: _pack_q5_0,
+    T.Q5_1: _pack_q5_1,
+    T.IQ4_NL: _pack_iq4_nl,
+    T.IQ4_XS: _pack_iq4_xs,
+    T.Q4_K: _pack_q4_k,
+    T.Q5_K: _pack_q5_k,
+    T.Q6_K: _pack_q6_k,
 }

@@ -5,6 +5,7 @@ importance[t] = mean over steps (max over layers (max over heads (pool(row)[t]))
 Steps are the last prompt token and greedily decoded look-ahead tokens, or the last tail_queries prompt tokens where look-ahead is off or only
 early layers are scored; then the draft stops after the last scored layer.
 """
+
 from __future__ import annotations
 
 import time
@@ -46,8 +47,14 @@ class Scorer:
         self._programs: _ScorePrograms | None = None
         self._last_layer: int | None = None  # that the cached tokens went through; None: all
 
-    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig, *, mark_at: int | None = None,
-              progress: PrefillProgress | None = None) -> Importance:
+    def score(
+        self,
+        token_ids: Sequence[int],
+        config: SpecPrefillConfig,
+        *,
+        mark_at: int | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> Importance:
         """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context.
 
         mark_at: a beginning of the prompt that later prompts will share (up to the generation prompt): scoring can go on from there.
@@ -56,7 +63,9 @@ class Scorer:
             return self._score_windows(token_ids, config, progress)
         return self._score_whole(token_ids, config, mark_at, progress)
 
-    def _score_windows(self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None) -> Importance:
+    def _score_windows(
+        self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None
+    ) -> Importance:
         """Overlapping windows, each with a fresh cache; every token takes its value from exactly one."""
         values = np.empty(len(token_ids), np.float32)
         steps, score_ms, lookahead_ms, start, most = 0, 0.0, 0.0, 0, 0
@@ -75,14 +84,17 @@ class Scorer:
         self._prompts.reset()
         return Importance(values, steps, 0, score_ms, lookahead_ms)
 
-    def _score_whole(self, token_ids: Sequence[int], config: SpecPrefillConfig, mark_at: int | None, progress: PrefillProgress | None
-                     ) -> Importance:
+    def _score_whole(
+        self, token_ids: Sequence[int], config: SpecPrefillConfig, mark_at: int | None, progress: PrefillProgress | None
+    ) -> Importance:
         draft, prompts, num_tokens = self.draft, self._prompts, len(token_ids)
         layers = checked_layers(None if config.score_layers == "all" else config.score_layers, draft.config)
         lookahead, tail = lookahead_steps(config, draft), min(max(1, config.tail_queries), num_tokens)
         if num_tokens + lookahead > prompts.cache.max_context:
-            raise RequestError(f"draft context: {num_tokens} prompt and {lookahead} look-ahead tokens, the draft holds "
-                               f"{prompts.cache.max_context}; use windows (window) or load it with more")
+            raise RequestError(
+                f"draft context: {num_tokens} prompt and {lookahead} look-ahead tokens, the draft holds "
+                f"{prompts.cache.max_context}; use windows (window) or load it with more"
+            )
         programs = self._programs_for(layers, lookahead, max(1, config.tail_queries), config.pool_size, num_tokens)
         if programs.last_layer != self._last_layer:  # the cache holds nothing of the layers after it
             prompts.reset()
@@ -98,14 +110,20 @@ class Scorer:
         for end in ends:
             part, first_query = token_ids[len(prompts.prompt) : end], num_tokens - tail - len(prompts.prompt)
             token = draft.run_prefill(
-                part, None, prompts.cache, progress, head=best_token if lookahead and end == num_tokens else None,
+                part,
+                None,
+                prompts.cache,
+                progress,
+                head=best_token if lookahead and end == num_tokens else None,
                 program_for=lambda first, count: programs.prefill(range(max(first_query - first, 0), count)),
             )
             prompts.note(part)
             prompts.mark()
         scored = time.perf_counter()
         num_steps = tail
-        for _ in range(lookahead):  # tokens the draft makes up are not noted: the next call goes back to the mark before them
+        for _ in range(
+            lookahead
+        ):  # tokens the draft makes up are not noted: the next call goes back to the mark before them
             if token in draft.tokenizer.eog_token_ids:
                 break
             draft.run_decode(token, prompts.cache, 1, program=programs.decode)
@@ -116,9 +134,13 @@ class Scorer:
         values = programs.total() / np.float32(num_steps)
         return Importance(values, num_steps, cached, (scored - start) * 1e3, (time.perf_counter() - scored) * 1e3)
 
-    def _programs_for(self, layers: tuple[int, ...], lookahead: int, tail: int, pool_size: int, num_keys: int) -> _ScorePrograms:
+    def _programs_for(
+        self, layers: tuple[int, ...], lookahead: int, tail: int, pool_size: int, num_keys: int
+    ) -> _ScorePrograms:
         key = (layers, lookahead > 0, min(tail, self.draft.prefill_chunk), pool_size)
-        stride = num_keys + lookahead  # look-ahead queries have scores for the tokens before them too, until their rows are cut
+        stride = (
+            num_keys + lookahead
+        )  # look-ahead queries have scores for the tokens before them too, until their rows are cut
         if self._programs is None or self._programs.key != key or self._programs.stride < stride:
             if self._programs is not None:
                 self._programs.free()
@@ -160,9 +182,13 @@ class _ScorePrograms:
         self._clear.fill(self._total)
         chunk = padded_chunk(draft.prefill_chunk)
         self.last_layer = last = None if lookahead else self._layers[-1]
-        self._plain = draft.forward.record_trunk("draft", chunk, last_layer=last) if last is not None else draft.prefill_program
+        self._plain = (
+            draft.forward.record_trunk("draft", chunk, last_layer=last) if last is not None else draft.prefill_program
+        )
         self._scored = self._sum(draft.forward.record_trunk("score", chunk, self._record, last_layer=last))
-        self._decode = self._sum(draft.forward.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None
+        self._decode = (
+            self._sum(draft.forward.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None
+        )
         self._num_tokens = 0
 
     def _record(self, p: Program, layer: int) -> None:

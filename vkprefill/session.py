@@ -4,6 +4,7 @@ A chat template seldom repeats what it rendered before to the last token (the ge
 the last message of the history ends is marked, and a turn goes on from the longest beginning of its prompt that a state exists for.
 With a draft, each turn's new tokens are scored and pruned; what earlier turns left out stays out, unless a turn asks for an exact state.
 """
+
 from __future__ import annotations
 
 import time
@@ -38,8 +39,14 @@ class Session:
     importance: float32 [T], of the last prompt's tokens; None where it was not scored.
     """
 
-    def __init__(self, model: Model, draft: Model | None = None, spec: SpecPrefillConfig | None = None, *, max_context: int | None = None
-                 ) -> None:
+    def __init__(
+        self,
+        model: Model,
+        draft: Model | None = None,
+        spec: SpecPrefillConfig | None = None,
+        *,
+        max_context: int | None = None,
+    ) -> None:
         self.model = model
         self._speculative = SpecPrefill(model, draft, spec) if draft is not None else None
         self._prompts = PromptCache(model.new_cache(max_context))
@@ -49,10 +56,19 @@ class Session:
     def cache(self) -> Cache:
         return self._prompts.cache
 
-    def stream(self, messages: Sequence[Mapping[str, object]], *, max_tokens: int | None = None, sampling: SamplingConfig | None = None,
-               tools: Sequence[Mapping[str, object]] | None = None, template_kwargs: Mapping[str, object] | None = None,
-               specprefill: bool = True, spec: SpecPrefillConfig | None = None, kept_ranges: Sequence[Sequence[int]] | None = None,
-               progress: PrefillProgress | None = None) -> Iterator[GenerationPart]:
+    def stream(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        max_tokens: int | None = None,
+        sampling: SamplingConfig | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        template_kwargs: Mapping[str, object] | None = None,
+        specprefill: bool = True,
+        spec: SpecPrefillConfig | None = None,
+        kept_ranges: Sequence[Sequence[int]] | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> Iterator[GenerationPart]:
         """The answer to the conversation so far, piece by piece. messages: all of them, from the first.
 
         specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges: for this turn. timings.cache_n says
@@ -66,15 +82,35 @@ class Session:
         ids = template.encode(messages, tools=tools, **options)
         history = template.encode(messages, tools=tools, add_generation_prompt=False, **options)
         facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
-        yield from self.stream_ids(ids, mark_at=[len(history)] if ids[: len(history)] == history else [], max_tokens=max_tokens,
-                                   sampling=sampling, specprefill=specprefill, spec=spec, facts=facts, kept_ranges=kept_ranges,
-                                   progress=progress, started=started)
+        yield from self.stream_ids(
+            ids,
+            mark_at=[len(history)] if ids[: len(history)] == history else [],
+            max_tokens=max_tokens,
+            sampling=sampling,
+            specprefill=specprefill,
+            spec=spec,
+            facts=facts,
+            kept_ranges=kept_ranges,
+            progress=progress,
+            started=started,
+        )
 
-    def stream_ids(self, ids: Sequence[int], *, mark_at: Sequence[int] = (), max_tokens: int | None = None,
-                   sampling: SamplingConfig | None = None, specprefill: bool = True, spec: SpecPrefillConfig | None = None,
-                   facts: RequestFacts | None = None, kept_ranges: Sequence[Sequence[int]] | None = None,
-                   progress: PrefillProgress | None = None, scoring_progress: PrefillProgress | None = None, started: float | None = None,
-                   make_sampler: Callable[[SamplingConfig], Sampler] = Sampler) -> Iterator[GenerationPart]:
+    def stream_ids(
+        self,
+        ids: Sequence[int],
+        *,
+        mark_at: Sequence[int] = (),
+        max_tokens: int | None = None,
+        sampling: SamplingConfig | None = None,
+        specprefill: bool = True,
+        spec: SpecPrefillConfig | None = None,
+        facts: RequestFacts | None = None,
+        kept_ranges: Sequence[Sequence[int]] | None = None,
+        progress: PrefillProgress | None = None,
+        scoring_progress: PrefillProgress | None = None,
+        started: float | None = None,
+        make_sampler: Callable[[SamplingConfig], Sampler] = Sampler,
+    ) -> Iterator[GenerationPart]:
         """As stream, for a conversation rendered by the caller.
 
         mark_at: rising lengths of the beginnings that later prompts will share, the last being that of the history; scoring_progress: of the
@@ -89,8 +125,16 @@ class Session:
         if self._speculative is None:
             plan = dense_plan(len(ids), reused)
         else:
-            plan = self._speculative.plan(ids, cached_n=reused, config=spec, facts=facts, kept_ranges=kept_ranges, enabled=specprefill,
-                                          mark_at=mark_at[-1] if mark_at else None, progress=scoring_progress or progress)
+            plan = self._speculative.plan(
+                ids,
+                cached_n=reused,
+                config=spec,
+                facts=facts,
+                kept_ranges=kept_ranges,
+                enabled=specprefill,
+                mark_at=mark_at[-1] if mark_at else None,
+                progress=scoring_progress or progress,
+            )
         self.importance = plan.importance
         timings, num_kept = Timings(cache_n=reused), len(plan.kept)
 
@@ -105,14 +149,26 @@ class Session:
                 before = timings.prompt_n
         rows = len(self.cache) + len(plan.kept)
         try:
-            yield from stream_tokens(model, ids, self.cache, sampling, plan, max_tokens=max_tokens, timings=timings, started=started,
-                                     progress=ran, make_sampler=make_sampler)
+            yield from stream_tokens(
+                model,
+                ids,
+                self.cache,
+                sampling,
+                plan,
+                max_tokens=max_tokens,
+                timings=timings,
+                started=started,
+                progress=ran,
+                make_sampler=make_sampler,
+            )
         finally:
             if len(self.cache) >= rows:  # the prompt was run: not so after an interrupt in prefill
                 prompts.note(ids[len(prompts.prompt) :], exact=not plan.sparse)
                 prompts.note(self.cache.token_ids[rows:])
 
-    def _prefill_and_mark(self, ids: list[int], end: int, plan: Plan, timings: Timings, progress: PrefillProgress | None) -> Plan:
+    def _prefill_and_mark(
+        self, ids: list[int], end: int, plan: Plan, timings: Timings, progress: PrefillProgress | None
+    ) -> Plan:
         """Run what comes before `end` and mark that; returns the plan of the rest."""
         kept, start = plan.kept[plan.kept < end], time.perf_counter()
         if len(kept):

@@ -5,6 +5,7 @@
 Liu, Chen & Zhang 2025, "Speculative Prefill" (arXiv 2502.02789). Delta-net layers see the kept tokens as neighbours, attention sees the true
 distances.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -122,7 +123,9 @@ class SpecPrefill:
 
     def __init__(self, target: Model, draft: Model, config: SpecPrefillConfig | None = None) -> None:
         if target.tokenizer.vocabulary_hash != draft.tokenizer.vocabulary_hash:
-            raise RequestError(f"draft {draft.path.name} and target {target.path.name}: their vocabularies differ; they must be the same")
+            raise RequestError(
+                f"draft {draft.path.name} and target {target.path.name}: their vocabularies differ; they must be the same"
+            )
         self.target, self.draft = target, draft
         self.config = config or SpecPrefillConfig()
         self._scorer = Scorer(draft)
@@ -130,8 +133,15 @@ class SpecPrefill:
         self._mean_share: float | None = None  # of new tokens kept by the selections so far
         self._num_selections = 0
 
-    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig | None = None, *, first: int = 0, mark_at: int | None = None,
-              progress: PrefillProgress | None = None) -> Scored:
+    def score(
+        self,
+        token_ids: Sequence[int],
+        config: SpecPrefillConfig | None = None,
+        *,
+        first: int = 0,
+        mark_at: int | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> Scored:
         """Importance and selection without any work of the target.
 
         first: choose among tokens from here on only; mark_at: a beginning that later prompts will share.
@@ -145,17 +155,32 @@ class SpecPrefill:
         measured: Importance = self._scorer.score(token_ids, config, mark_at=mark_at, progress=progress)
         start = time.perf_counter()
         values = boost(normalise(measured.values, config.normalize), config)
-        ends = line_ends(self.target.tokenizer.token_bytes(t) for t in token_ids) if config.chunk_align == "lines" else None
+        ends = (
+            line_ends(self.target.tokenizer.token_bytes(t) for t in token_ids)
+            if config.chunk_align == "lines"
+            else None
+        )
         selection = select(values, config, line_ends=ends, first=first)
-        scored = Scored(measured.values, selection, measured.score_ms, measured.lookahead_ms, (time.perf_counter() - start) * 1e3)
+        scored = Scored(
+            measured.values, selection, measured.score_ms, measured.lookahead_ms, (time.perf_counter() - start) * 1e3
+        )
         self._memo[key] = scored
         while len(self._memo) > MEMO_SIZE:
             self._memo.popitem(last=False)
         return scored
 
-    def plan(self, token_ids: Sequence[int], *, cached_n: int = 0, config: SpecPrefillConfig | None = None,
-             facts: RequestFacts | None = None, kept_ranges: Sequence[Sequence[int]] | None = None, enabled: bool = True,
-             mark_at: int | None = None, progress: PrefillProgress | None = None) -> Plan:
+    def plan(
+        self,
+        token_ids: Sequence[int],
+        *,
+        cached_n: int = 0,
+        config: SpecPrefillConfig | None = None,
+        facts: RequestFacts | None = None,
+        kept_ranges: Sequence[Sequence[int]] | None = None,
+        enabled: bool = True,
+        mark_at: int | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> Plan:
         """Decide what the target runs of a prompt whose first cached_n tokens it has.
 
         kept_ranges: a choice made elsewhere (an earlier answer's), in place of scoring. Raises RequestError for bad ranges; with
@@ -185,11 +210,21 @@ class SpecPrefill:
         dense.importance, dense.selection = scored.importance, scored.selection
         self._num_selections += 1
         share = len(scored.kept) / new
-        self._mean_share = share if self._mean_share is None else self._mean_share + (share - self._mean_share) / self._num_selections
-        return self._finish(dense, scored.kept.astype(np.int64), f"the draft chose {len(scored.kept)} of {new} new tokens")
+        self._mean_share = (
+            share if self._mean_share is None else self._mean_share + (share - self._mean_share) / self._num_selections
+        )
+        return self._finish(
+            dense, scored.kept.astype(np.int64), f"the draft chose {len(scored.kept)} of {new} new tokens"
+        )
 
-    def prefill(self, token_ids: Sequence[int], cache: Cache | None = None, *, progress: PrefillProgress | None = None, **options: object
-                ) -> SpecPrefillResult:
+    def prefill(
+        self,
+        token_ids: Sequence[int],
+        cache: Cache | None = None,
+        *,
+        progress: PrefillProgress | None = None,
+        **options: object,
+    ) -> SpecPrefillResult:
         """Plan and prefill a whole prompt into an empty cache (None: a new one); options as for plan."""
         start = time.perf_counter()
         if cache is not None and len(cache):
@@ -215,8 +250,14 @@ class SpecPrefill:
     def close(self) -> None:
         self._scorer.close()
 
-    def _guard(self, token_ids: Sequence[int], new: int, config: SpecPrefillConfig, facts: RequestFacts, report: SpecPrefillReport
-               ) -> tuple[str, str] | None:
+    def _guard(
+        self,
+        token_ids: Sequence[int],
+        new: int,
+        config: SpecPrefillConfig,
+        facts: RequestFacts,
+        report: SpecPrefillReport,
+    ) -> tuple[str, str] | None:
         """(status, reason) of the first guard that applies."""
         if config.tool_guard:
             head = self.target.tokenizer.decode(token_ids[: guards.TOOL_HEAD_TOKENS])
@@ -228,12 +269,21 @@ class SpecPrefill:
             expected = guards.estimate_kept(new, config, self._mean_share)
             target_speed = config.target_tokens_per_s or speed_of(self.target).prefill
             draft = speed_of(self.draft)
-            estimate = guards.break_even(new, expected, lookahead_steps(config, self.draft), config.draft_tokens_per_s or draft.prefill, draft.decode,
-                                         target_speed, config.break_even_safety)
+            estimate = guards.break_even(
+                new,
+                expected,
+                lookahead_steps(config, self.draft),
+                config.draft_tokens_per_s or draft.prefill,
+                draft.decode,
+                target_speed,
+                config.break_even_safety,
+            )
             report.dense_estimate_ms = new / target_speed * 1e3
             if not estimate.worth:
-                return guards.SKIPPED_BREAK_EVEN, (f"scoring {new} tokens would take about {estimate.scoring_s * 1e3:.0f} ms and save "
-                                                   f"{estimate.saving_s * 1e3:.0f} ms")
+                return guards.SKIPPED_BREAK_EVEN, (
+                    f"scoring {new} tokens would take about {estimate.scoring_s * 1e3:.0f} ms and save "
+                    f"{estimate.saving_s * 1e3:.0f} ms"
+                )
         return None
 
     def _finish(self, plan: Plan, kept: np.ndarray, reason: str | None) -> Plan:
@@ -269,7 +319,11 @@ def ranges_to_tokens(ranges: Sequence[Sequence[int]], num_tokens: int, first: in
     if not isinstance(ranges, Sequence):
         raise RequestError(f"kept_ranges: found {ranges!r}, wanted [start, end) pairs")
     for pair in ranges:
-        whole = isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
+        whole = (
+            isinstance(pair, Sequence)
+            and len(pair) == 2
+            and all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
+        )
         if not whole or not end <= pair[0] < pair[1] <= num_tokens:
             raise RequestError(f"kept_ranges: found {pair!r}, wanted rising [start, end) pairs from 0 to {num_tokens}")
         end = pair[1]

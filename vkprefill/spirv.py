@@ -3,6 +3,7 @@
 `tools/compile_shaders.py` writes vkprefill/spirv/NAME.spv and manifest.json. Where the sources lie beside the package, a manifest made
 from other sources is refused: a kernel that is not the one in the source is the worst kind of stale.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -79,7 +80,9 @@ def load_shader(name: str) -> Shader:
     )
 
 
-def pack_words(shader: str, kind: str, declared: tuple[tuple[str, str], ...], values: dict[str, int | float]) -> np.ndarray:
+def pack_words(
+    shader: str, kind: str, declared: tuple[tuple[str, str], ...], values: dict[str, int | float]
+) -> np.ndarray:
     """Values by name -> u32 words in declared order, floats by their bits. Missing or unknown names are our own bugs: TypeError."""
     if set(values) != {name for name, _ in declared}:
         raise TypeError(f"{shader}: {kind} {sorted(values)} given, {[name for name, _ in declared]} declared")

@@ -3,6 +3,7 @@
 kp.Manager() crashes the process where no driver is usable, so this module looks first. It also reports what kp does not:
 memory heaps, limits, the driver's name. Structure layouts are those of vulkan_core.h (Vulkan 1.1 and VK_KHR_driver_properties).
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -13,7 +14,13 @@ from vkprefill.errors import DeviceError
 
 _API_1_1 = (1 << 22) | (1 << 12)
 _TYPES = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
-_STRUCTURE_TYPE = {"application": 0, "instance": 1, "properties2": 1000059001, "subgroup": 1000094000, "driver": 1000196000}
+_STRUCTURE_TYPE = {
+    "application": 0,
+    "instance": 1,
+    "properties2": 1000059001,
+    "subgroup": 1000094000,
+    "driver": 1000196000,
+}
 _LIMITS_OFFSET = 296  # of VkPhysicalDeviceLimits in VkPhysicalDeviceProperties
 _PROPERTIES_BYTES = 824
 _HEAP_DEVICE_LOCAL = 1
@@ -46,14 +53,28 @@ class DeviceInfo:
 
 
 class _ApplicationInfo(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_uint32), ("next", ctypes.c_void_p), ("name", ctypes.c_char_p), ("version", ctypes.c_uint32),
-                ("engine", ctypes.c_char_p), ("engine_version", ctypes.c_uint32), ("api_version", ctypes.c_uint32)]
+    _fields_ = [
+        ("type", ctypes.c_uint32),
+        ("next", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("version", ctypes.c_uint32),
+        ("engine", ctypes.c_char_p),
+        ("engine_version", ctypes.c_uint32),
+        ("api_version", ctypes.c_uint32),
+    ]
 
 
 class _InstanceCreateInfo(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_uint32), ("next", ctypes.c_void_p), ("flags", ctypes.c_uint32),
-                ("application", ctypes.POINTER(_ApplicationInfo)), ("num_layers", ctypes.c_uint32), ("layers", ctypes.c_void_p),
-                ("num_extensions", ctypes.c_uint32), ("extensions", ctypes.c_void_p)]
+    _fields_ = [
+        ("type", ctypes.c_uint32),
+        ("next", ctypes.c_void_p),
+        ("flags", ctypes.c_uint32),
+        ("application", ctypes.POINTER(_ApplicationInfo)),
+        ("num_layers", ctypes.c_uint32),
+        ("layers", ctypes.c_void_p),
+        ("num_extensions", ctypes.c_uint32),
+        ("extensions", ctypes.c_void_p),
+    ]
 
 
 class _Chained:
@@ -78,19 +99,25 @@ def probe() -> list[DeviceInfo]:
     try:
         vulkan = ctypes.CDLL("libvulkan.so.1")
     except OSError as error:
-        raise DeviceError(f"Vulkan loader: libvulkan.so.1 cannot be loaded ({error}); install the package libvulkan1") from None
+        raise DeviceError(
+            f"Vulkan loader: libvulkan.so.1 cannot be loaded ({error}); install the package libvulkan1"
+        ) from None
     application = _ApplicationInfo(_STRUCTURE_TYPE["application"], None, b"vkprefill", 1, b"vkprefill", 1, _API_1_1)
     create = _InstanceCreateInfo(_STRUCTURE_TYPE["instance"], None, 0, ctypes.pointer(application), 0, None, 0, None)
     instance = ctypes.c_void_p()
     if result := vulkan.vkCreateInstance(ctypes.byref(create), None, ctypes.byref(instance)):
-        raise DeviceError(f"Vulkan: vkCreateInstance gave {result}: no usable driver; install mesa-vulkan-drivers or your GPU's driver")
+        raise DeviceError(
+            f"Vulkan: vkCreateInstance gave {result}: no usable driver; install mesa-vulkan-drivers or your GPU's driver"
+        )
     try:
         count = ctypes.c_uint32()
         result = vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), None)
         handles = (ctypes.c_void_p * count.value)()
         result = result or vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), handles)
         if result < 0 or count.value == 0:
-            raise DeviceError("Vulkan: no device found; install mesa-vulkan-drivers (it has a CPU device too) or your GPU's driver")
+            raise DeviceError(
+                "Vulkan: no device found; install mesa-vulkan-drivers (it has a CPU device too) or your GPU's driver"
+            )
         return [_describe(vulkan, index, ctypes.c_void_p(handles[index])) for index in range(count.value)]
     finally:
         vulkan.vkDestroyInstance(instance, None)
@@ -154,5 +181,7 @@ def choose(wanted: str | int | None = None) -> DeviceInfo:
             raise DeviceError(f"device {wanted!r}: {len(matches) or 'no'} devices have this in their name ({listing})")
         chosen = matches[0]
     if chosen.missing:
-        raise DeviceError(f"device {chosen.index} ({chosen.name}): lacks {', '.join(chosen.missing)}, which the kernels need")
+        raise DeviceError(
+            f"device {chosen.index} ({chosen.name}): lacks {', '.join(chosen.missing)}, which the kernels need"
+        )
     return chosen

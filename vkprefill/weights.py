@@ -2,6 +2,7 @@
 
 Slices of rows are checked for NaN and packed by threads (numpy works without the interpreter lock) while the slice before is uploaded.
 """
+
 from __future__ import annotations
 
 import os
@@ -129,6 +130,7 @@ def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int
 
     The same tensor of all layers lies together, vectors first: a pipeline binds one pool, so this makes for the fewest.
     """
+
     def place(spec: TensorSpec) -> tuple[bool, str, str]:
         return spec.role == "matrix", spec.name.split(".", 2)[-1], file.info(spec.name).type.name
 
@@ -157,7 +159,9 @@ def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> tuple[list[
     return pools, places
 
 
-def _load_matrix(file: GGUFFile, spec: TensorSpec, places: list[Buffer], device: Device, pool: ThreadPoolExecutor) -> Matrix:
+def _load_matrix(
+    file: GGUFFile, spec: TensorSpec, places: list[Buffer], device: Device, pool: ThreadPoolExecutor
+) -> Matrix:
     weight_type, (rows, columns) = file.info(spec.name).type, spec.shape
     row_bytes = packed_row_bytes(weight_type, columns)
     step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
@@ -188,22 +192,35 @@ def _ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterato
 def _assemble(tensors: dict[str, Matrix | Buffer], config: ModelConfig, pools: list[Buffer]) -> ModelWeights:
     layers = []
     for layer, kind in enumerate(config.layer_types):
+
         def get(name: str, prefix: str = f"blk.{layer}.") -> Matrix | Buffer:
             return tensors[prefix + name]
 
         mixer: AttentionWeights | DeltaNetWeights
         if kind == FULL_ATTENTION:
             mixer = AttentionWeights(
-                attn_q=get("attn_q.weight"), attn_k=get("attn_k.weight"), attn_v=get("attn_v.weight"),
-                attn_output=get("attn_output.weight"), attn_q_norm=get("attn_q_norm.weight"), attn_k_norm=get("attn_k_norm.weight"),
+                attn_q=get("attn_q.weight"),
+                attn_k=get("attn_k.weight"),
+                attn_v=get("attn_v.weight"),
+                attn_output=get("attn_output.weight"),
+                attn_q_norm=get("attn_q_norm.weight"),
+                attn_k_norm=get("attn_k_norm.weight"),
             )
         else:
             mixer = DeltaNetWeights(
-                attn_qkv=get("attn_qkv.weight"), attn_gate=get("attn_gate.weight"), ssm_beta=get("ssm_beta.weight"),
-                ssm_alpha=get("ssm_alpha.weight"), ssm_out=get("ssm_out.weight"), ssm_conv1d=get("ssm_conv1d.weight"),
-                ssm_dt=get("ssm_dt.bias"), ssm_a=get("ssm_a"), ssm_norm=get("ssm_norm.weight"),
+                attn_qkv=get("attn_qkv.weight"),
+                attn_gate=get("attn_gate.weight"),
+                ssm_beta=get("ssm_beta.weight"),
+                ssm_alpha=get("ssm_alpha.weight"),
+                ssm_out=get("ssm_out.weight"),
+                ssm_conv1d=get("ssm_conv1d.weight"),
+                ssm_dt=get("ssm_dt.bias"),
+                ssm_a=get("ssm_a"),
+                ssm_norm=get("ssm_norm.weight"),
             )
         mlp = MLPWeights(ffn_gate=get("ffn_gate.weight"), ffn_up=get("ffn_up.weight"), ffn_down=get("ffn_down.weight"))
         layers.append(LayerWeights(get("attn_norm.weight"), mixer, get("post_attention_norm.weight"), mlp))
     embedding = tensors[TOKEN_EMBEDDING]
-    return ModelWeights(embedding, tensors["output_norm.weight"], tensors.get(OUTPUT, embedding), tuple(layers), tuple(pools))
+    return ModelWeights(
+        embedding, tensors["output_norm.weight"], tensors.get(OUTPUT, embedding), tuple(layers), tuple(pools)
+    )

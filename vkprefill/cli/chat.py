@@ -1,4 +1,5 @@
 """vkprefill chat: a conversation in the terminal."""
+
 from __future__ import annotations
 
 import argparse
@@ -27,7 +28,9 @@ HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an a
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
-    parser = subcommands.add_parser("chat", help="talk to the model", description=f"Talk to the model, one line at a time. {HELP}.")
+    parser = subcommands.add_parser(
+        "chat", help="talk to the model", description=f"Talk to the model, one line at a time. {HELP}."
+    )
     add_answer_options(parser)
     add_template_options(parser)
     add_sampling_options(parser)
@@ -78,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
             result, interrupted = GenerationResult(), False
             try:
                 with prefill_bar() as progress:
-                    for part in session.stream(messages, max_tokens=limit, sampling=sampling, template_kwargs=variables, progress=progress):
+                    for part in session.stream(
+                        messages, max_tokens=limit, sampling=sampling, template_kwargs=variables, progress=progress
+                    ):
                         result.add(part)
                         print(part.text, end="", flush=True)
             except KeyboardInterrupt:

@@ -1,4 +1,5 @@
 """Options and manners that the subcommands share: the model, sampling, the prompt, progress on stderr."""
+
 from __future__ import annotations
 
 import argparse
@@ -35,48 +36,90 @@ def notice(text: str, end: str = "\n") -> None:
 def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("-m", "--model", metavar="FILE", help="GGUF file (default: the built-in demo model)")
-    group.add_argument("-c", "--ctx-size", type=int, metavar="N", help="context length in tokens (default: the file's, or what fits in memory)")
-    group.add_argument("-b", "--batch-size", type=int, metavar="N", help="tokens of one step of prefill (default: by device)")
-    group.add_argument("-ctk", "--cache-type-k", choices=KV_TYPES, default="f16", help="type of the KV cache (default: f16)")
-    group.add_argument("-ctv", "--cache-type-v", choices=KV_TYPES, help="the same as -ctk; keys and values have one type")
+    group.add_argument(
+        "-c",
+        "--ctx-size",
+        type=int,
+        metavar="N",
+        help="context length in tokens (default: the file's, or what fits in memory)",
+    )
+    group.add_argument(
+        "-b", "--batch-size", type=int, metavar="N", help="tokens of one step of prefill (default: by device)"
+    )
+    group.add_argument(
+        "-ctk", "--cache-type-k", choices=KV_TYPES, default="f16", help="type of the KV cache (default: f16)"
+    )
+    group.add_argument(
+        "-ctv", "--cache-type-v", choices=KV_TYPES, help="the same as -ctk; keys and values have one type"
+    )
     if device:
-        group.add_argument("--device", metavar="DEVICE", help="index or part of the name of a Vulkan device (see: vkprefill devices)")
+        group.add_argument(
+            "--device", metavar="DEVICE", help="index or part of the name of a Vulkan device (see: vkprefill devices)"
+        )
 
 
 def add_draft_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConfig | None = None) -> None:
-    parser.add_argument("-md", "--model-draft", metavar="FILE", help="draft model for speculative prefill, of the same vocabulary "
-                        "(default: the built-in one with the built-in model, else none)")
+    parser.add_argument(
+        "-md",
+        "--model-draft",
+        metavar="FILE",
+        help="draft model for speculative prefill, of the same vocabulary "
+        "(default: the built-in one with the built-in model, else none)",
+    )
     add_specprefill_options(parser, defaults)
 
 
 def kv_type(args: argparse.Namespace) -> str:
     if args.cache_type_v not in (None, args.cache_type_k):
-        raise RequestError(f"-ctk {args.cache_type_k} -ctv {args.cache_type_v}: keys and values must have the same type")
+        raise RequestError(
+            f"-ctk {args.cache_type_k} -ctv {args.cache_type_v}: keys and values must have the same type"
+        )
     return args.cache_type_k
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sampling (defaults: the file's general.sampling.* keys, else Qwen3.5's model card)")
+    group = parser.add_argument_group(
+        "sampling (defaults: the file's general.sampling.* keys, else Qwen3.5's model card)"
+    )
     group.add_argument("--temp", type=float, metavar="T", help="temperature; 0 takes the most probable token")
     group.add_argument("--top-k", type=int, metavar="K", help="keep the K most probable tokens; 0 keeps all")
     group.add_argument("--top-p", type=float, metavar="P", help="keep the most probable tokens that make up P")
     group.add_argument("--min-p", type=float, metavar="P", help="keep tokens at least P times as probable as the first")
-    group.add_argument("--presence-penalty", type=float, metavar="X", help="taken once from the logits of tokens generated before")
+    group.add_argument(
+        "--presence-penalty", type=float, metavar="X", help="taken once from the logits of tokens generated before"
+    )
     group.add_argument("-s", "--seed", type=int, metavar="N", help="seed; -1 or none for a new one each time")
 
 
 def add_answer_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--n-predict", type=int, default=-1, metavar="N", help="at most N tokens; -1: until the end of the answer or the context")
+    parser.add_argument(
+        "-n",
+        "--n-predict",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="at most N tokens; -1: until the end of the answer or the context",
+    )
 
 
 def add_template_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-sys", "--system-prompt", metavar="TEXT", help="system message before the conversation")
-    parser.add_argument("--chat-template-kwargs", metavar="JSON", help='variables of the chat template, such as \'{"enable_thinking": false}\'')
+    parser.add_argument(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        help="variables of the chat template, such as '{\"enable_thinking\": false}'",
+    )
 
 
 def sampling_config(args: argparse.Namespace) -> SamplingConfig:
-    return SamplingConfig(temperature=args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p,
-                          presence_penalty=args.presence_penalty, seed=None if args.seed == -1 else args.seed)
+    return SamplingConfig(
+        temperature=args.temp,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        presence_penalty=args.presence_penalty,
+        seed=None if args.seed == -1 else args.seed,
+    )
 
 
 def max_tokens(args: argparse.Namespace) -> int | None:
@@ -114,7 +157,13 @@ def model_path(args: argparse.Namespace) -> Path:
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Progress]:
     """A bar on a terminal, nothing when stderr is piped; it goes away when done."""
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield bar
 
@@ -123,13 +172,22 @@ def progress_bar(console: Console) -> Iterator[Progress]:
 def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[Model]:
     """Load the model of the options, with a progress line for each stage; closed at the end."""
     with _loading() as report:
-        model = load(model_path(args), args.device, args.ctx_size, kv_type(args), prefill_chunk=args.batch_size,
-                     reserve_bytes=reserve_bytes, progress=report)
+        model = load(
+            model_path(args),
+            args.device,
+            args.ctx_size,
+            kv_type(args),
+            prefill_chunk=args.batch_size,
+            reserve_bytes=reserve_bytes,
+            progress=report,
+        )
     with model:
         if args.ctx_size is None:
-            notice(f"{model.config.name} on {model.device.info.name}, context {model.max_context} tokens "
-                   f"({'the file has' if model.max_context == model.config.max_position_embeddings else 'what fits; the file has'} "
-                   f"{model.config.max_position_embeddings})")
+            notice(
+                f"{model.config.name} on {model.device.info.name}, context {model.max_context} tokens "
+                f"({'the file has' if model.max_context == model.config.max_position_embeddings else 'what fits; the file has'} "
+                f"{model.config.max_position_embeddings})"
+            )
         if args.verbose:
             for line in describe_kernels(model):
                 notice(line)
@@ -137,7 +195,9 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
 
 
 @contextmanager
-def open_pair(args: argparse.Namespace, prompt_bytes: int | None = None) -> Iterator[tuple[Model, Model | None, SpecPrefillConfig | None]]:
+def open_pair(
+    args: argparse.Namespace, prompt_bytes: int | None = None
+) -> Iterator[tuple[Model, Model | None, SpecPrefillConfig | None]]:
     """The model, its draft if there is one to use, and the settings of speculative prefill.
 
     prompt_bytes: length of the only prompt there will be, which bounds its tokens; None when it is not known.
@@ -155,8 +215,14 @@ def open_pair(args: argparse.Namespace, prompt_bytes: int | None = None) -> Iter
         with _loading("draft: ") as report:
             draft = load(path, model.device, context, kv_type(args), prefill_chunk=args.batch_size, progress=report)
         with draft:
-            measure_speeds(model, draft, spec, lambda one: notice(
-                f"measuring the speed of {one.config.name} on this device, once (kept in {cache_file()})"))
+            measure_speeds(
+                model,
+                draft,
+                spec,
+                lambda one: notice(
+                    f"measuring the speed of {one.config.name} on this device, once (kept in {cache_file()})"
+                ),
+            )
             yield model, draft, spec
 
 
@@ -184,8 +250,10 @@ def describe_specprefill(report: SpecPrefillReport) -> str:
     """What speculative prefill did, as one line."""
     line = f"speculative prefill: {report.status}: {report.reason}"
     if report.status == "active" and report.score_ms:
-        line += (f"; first token after {report.ttft_ms / 1e3:.2f} s (scoring {report.score_ms / 1e3:.2f}, look-ahead "
-                 f"{report.lookahead_ms / 1e3:.2f}, prefill {report.sparse_prefill_ms / 1e3:.2f})")
+        line += (
+            f"; first token after {report.ttft_ms / 1e3:.2f} s (scoring {report.score_ms / 1e3:.2f}, look-ahead "
+            f"{report.lookahead_ms / 1e3:.2f}, prefill {report.sparse_prefill_ms / 1e3:.2f})"
+        )
     if report.dense_estimate_ms:
         line += f"; dense prefill would take about {report.dense_estimate_ms / 1e3:.2f} s"
     return line
@@ -194,10 +262,16 @@ def describe_specprefill(report: SpecPrefillReport) -> str:
 def describe_kernels(model: Model) -> list[str]:
     """What runs: nothing falls back to the CPU; the list says which shader variants a forward pass uses."""
     device = model.device
-    barriers = "one memory barrier for each dependency" if device.has_barrier else "one submission for each dependency (barrier operation not built)"
-    return [f"device {device.info.index}: {device.info.name} ({device.info.driver}), profile {device.profile.name}",
-            f"prefill in chunks of {model.prefill_chunk} tokens, KV cache {model.kv_type}, {barriers}",
-            f"kernels: {', '.join(model.kernels())}"]
+    barriers = (
+        "one memory barrier for each dependency"
+        if device.has_barrier
+        else "one submission for each dependency (barrier operation not built)"
+    )
+    return [
+        f"device {device.info.index}: {device.info.name} ({device.info.driver}), profile {device.profile.name}",
+        f"prefill in chunks of {model.prefill_chunk} tokens, KV cache {model.kv_type}, {barriers}",
+        f"kernels: {', '.join(model.kernels())}",
+    ]
 
 
 @contextmanager

@@ -1,4 +1,5 @@
 """vkprefill devices: the Vulkan devices there are."""
+
 from __future__ import annotations
 
 import argparse
@@ -10,7 +11,9 @@ from vkprefill.vulkan_probe import probe
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
-    parser = subcommands.add_parser("devices", help="list the Vulkan devices", description="List the Vulkan devices of this machine.")
+    parser = subcommands.add_parser(
+        "devices", help="list the Vulkan devices", description="List the Vulkan devices of this machine."
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON array")
     parser.set_defaults(run=run, parser=parser)
 
@@ -23,10 +26,14 @@ def run(args: argparse.Namespace) -> int:
     for d in devices:
         print(f"{d.index}: {d.name}")
         print(f"   type {d.type}, driver {d.driver}, Vulkan {d.api_version}, profile {profile_for(d).name}")
-        print(f"   memory {d.memory_bytes / 2**30:.1f} GiB on the device, {d.host_memory_bytes / 2**30:.1f} GiB beside it; "
-              f"subgroup size {d.subgroup_size}")
-        print(f"   limits: buffer {d.max_buffer_bytes / 2**20:,.0f} MiB, workgroup {d.max_workgroup_invocations} invocations, "
-              f"shared memory {d.max_shared_bytes / 1024:.0f} KiB")
+        print(
+            f"   memory {d.memory_bytes / 2**30:.1f} GiB on the device, {d.host_memory_bytes / 2**30:.1f} GiB beside it; "
+            f"subgroup size {d.subgroup_size}"
+        )
+        print(
+            f"   limits: buffer {d.max_buffer_bytes / 2**20:,.0f} MiB, workgroup {d.max_workgroup_invocations} invocations, "
+            f"shared memory {d.max_shared_bytes / 1024:.0f} KiB"
+        )
         if d.missing:
             print(f"   cannot be used: lacks {', '.join(d.missing)}")
     return 0

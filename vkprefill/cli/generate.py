@@ -1,4 +1,5 @@
 """vkprefill generate: one prompt, one answer on stdout."""
+
 from __future__ import annotations
 
 import argparse
@@ -23,9 +24,15 @@ from vkprefill.generate import GenerationResult, stream_generate
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
-    parser = subcommands.add_parser("generate", help="answer one prompt", description="Answer one prompt. The answer alone goes to stdout.")
+    parser = subcommands.add_parser(
+        "generate", help="answer one prompt", description="Answer one prompt. The answer alone goes to stdout."
+    )
     add_prompt_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object: text, token_ids, finish_reason, timings, specprefill")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object: text, token_ids, finish_reason, timings, specprefill",
+    )
     add_answer_options(parser)
     add_sampling_options(parser)
     add_model_options(parser)
@@ -34,11 +41,26 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    prompt, sampling, limit, variables = prompt_text(args), sampling_config(args), max_tokens(args), template_kwargs(args)
+    prompt, sampling, limit, variables = (
+        prompt_text(args),
+        sampling_config(args),
+        max_tokens(args),
+        template_kwargs(args),
+    )
     result = GenerationResult()
     with open_pair(args, len(prompt.encode())) as (model, draft, spec), prefill_bar() as progress:
-        parts = stream_generate(model, prompt, draft=draft, spec=spec, max_tokens=limit, sampling=sampling, raw=args.raw, system_prompt=args.system_prompt,
-                                template_kwargs=variables, progress=progress)
+        parts = stream_generate(
+            model,
+            prompt,
+            draft=draft,
+            spec=spec,
+            max_tokens=limit,
+            sampling=sampling,
+            raw=args.raw,
+            system_prompt=args.system_prompt,
+            template_kwargs=variables,
+            progress=progress,
+        )
         for part in parts:
             result.add(part)
             if not args.json:

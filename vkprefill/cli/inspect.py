@@ -1,4 +1,5 @@
 """vkprefill inspect: what a file is and what it will take, without a GPU."""
+
 from __future__ import annotations
 
 import argparse
@@ -18,8 +19,11 @@ ATTENTION_SPLITS = 16
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
-    parser = subcommands.add_parser("inspect", help="print a model's configuration and memory bill",
-                                    description="Print a model's configuration and memory bill. No GPU is touched.")
+    parser = subcommands.add_parser(
+        "inspect",
+        help="print a model's configuration and memory bill",
+        description="Print a model's configuration and memory bill. No GPU is touched.",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_model_options(parser, device=False)
     parser.set_defaults(run=run, parser=parser)
@@ -32,16 +36,31 @@ def run(args: argparse.Namespace) -> int:
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
     chunk = PREFILL_CHUNK if args.batch_size is None else args.batch_size
     check_sizes(context, chunk)
-    bill = memory_bill(file, config, max_context=context, kv_type=kv_type(args), prefill_chunk=chunk, attention_splits=ATTENTION_SPLITS)
+    bill = memory_bill(
+        file, config, max_context=context, kv_type=kv_type(args), prefill_chunk=chunk, attention_splits=ATTENTION_SPLITS
+    )
     types = Counter(file.info(spec.name).type.name for spec in tensor_specs(config))
     parameters = sum(info_size(file.info(spec.name).shape) for spec in tensor_specs(config))
     if args.json:
-        print(json.dumps({"path": str(file.path), "file_bytes": file.size_bytes, "parameters": parameters, "types": types,
-                          "config": asdict(config), "max_context": context, "memory": {**asdict(bill), "total": bill.total}}))
+        print(
+            json.dumps(
+                {
+                    "path": str(file.path),
+                    "file_bytes": file.size_bytes,
+                    "parameters": parameters,
+                    "types": types,
+                    "config": asdict(config),
+                    "max_context": context,
+                    "memory": {**asdict(bill), "total": bill.total},
+                }
+            )
+        )
         return 0
     print(f"{file.path}: {config.name}, {parameters / 1e6:,.2f} M parameters, {file.size_bytes / 2**20:,.2f} MiB")
-    print(f"tensors: {', '.join(f'{count} {name}' for name, count in types.most_common())}"
-          + (f"; {config.num_nextn_layers} multi-token-prediction block(s) not used" if config.num_nextn_layers else ""))
+    print(
+        f"tensors: {', '.join(f'{count} {name}' for name, count in types.most_common())}"
+        + (f"; {config.num_nextn_layers} multi-token-prediction block(s) not used" if config.num_nextn_layers else "")
+    )
     for name, value in asdict(config).items():
         if name == "layer_types":
             value = f"{len(config.linear_layers)} linear_attention, {len(config.attention_layers)} full_attention {config.attention_layers}"

@@ -1,4 +1,5 @@
 """The command line: subcommands, exit codes (0, 1 error, 2 usage, 130 interrupted), one line for each error."""
+
 from __future__ import annotations
 
 import argparse
@@ -30,7 +31,9 @@ def main(argv: list[str] | None = None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # of characters that the terminal's encoding lacks
     args = build_parser().parse_args(argv)
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING)
+    logging.basicConfig(
+        stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING
+    )
     try:
         code = args.run(args)
         if sys.stdout is not None:

@@ -1,4 +1,5 @@
 """Full attention with an output gate: grouped queries, per-head norms, partial rotary, causal softmax over the cache."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,8 +11,19 @@ from vkprefill.device import Buffer, Program
 from vkprefill.weights import AttentionWeights
 
 
-def attention(p: Program, h: Buffer, w: AttentionWeights, x: Buffer, scratch: dict[str, Buffer], *, config: ModelConfig,
-              pool: CachePool, layer: int, tap: Callable[[Program, int], None] | None = None, rows_only: bool = False) -> None:
+def attention(
+    p: Program,
+    h: Buffer,
+    w: AttentionWeights,
+    x: Buffer,
+    scratch: dict[str, Buffer],
+    *,
+    config: ModelConfig,
+    pool: CachePool,
+    layer: int,
+    tap: Callable[[Program, int], None] | None = None,
+    rows_only: bool = False,
+) -> None:
     """x[T, D] += attention of h[T, D]; appends this call's keys and values to the cache.
 
     tap(p, layer) is called once queries and keys are in place, to record what reads them. rows_only: nothing after that, and no values.
@@ -29,7 +41,18 @@ def attention(p: Program, h: Buffer, w: AttentionWeights, x: Buffer, scratch: di
         tap(p, layer)
     if rows_only:
         return
-    kernels.attention(p, s["query"], pool.page_table, pool.kv[layer], s["attended"], s["split_out"], s["split_sums"], heads=heads,
-                      kv_heads=kv_heads, scale=c.attention_scale, kv_type=pool.kv_type)
+    kernels.attention(
+        p,
+        s["query"],
+        pool.page_table,
+        pool.kv[layer],
+        s["attended"],
+        s["split_out"],
+        s["split_sums"],
+        heads=heads,
+        kv_heads=kv_heads,
+        scale=c.attention_scale,
+        kv_type=pool.kv_type,
+    )
     kernels.attention_gate(p, s["query_gate"], s["attended"], heads=heads)
     kernels.linear(p, s["attended"], w.attn_output, x, add=True)

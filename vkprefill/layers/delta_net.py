@@ -1,4 +1,5 @@
 """Gated DeltaNet: causal convolution, gated delta rule with a matrix state per value head, gated norm."""
+
 from __future__ import annotations
 
 from vkprefill import kernels
@@ -8,8 +9,17 @@ from vkprefill.device import Buffer, Program
 from vkprefill.weights import DeltaNetWeights
 
 
-def delta_net(p: Program, h: Buffer, w: DeltaNetWeights, x: Buffer, scratch: dict[str, Buffer], *, config: ModelConfig,
-              pool: CachePool, layer: int) -> None:
+def delta_net(
+    p: Program,
+    h: Buffer,
+    w: DeltaNetWeights,
+    x: Buffer,
+    scratch: dict[str, Buffer],
+    *,
+    config: ModelConfig,
+    pool: CachePool,
+    layer: int,
+) -> None:
     """x[T, D] += the delta net of h[T, D]; advances the layer's states."""
     c, s, at = config, scratch, pool.offsets[layer]
     kernels.linear(p, h, w.attn_qkv, s["qkv_raw"])
@@ -19,7 +29,17 @@ def delta_net(p: Program, h: Buffer, w: DeltaNetWeights, x: Buffer, scratch: dic
     kernels.causal_conv(p, s["qkv_raw"], w.ssm_conv1d, pool.state, s["qkv"], state_offset=at.conv)
     kernels.delta_gates(p, s["alpha"], s["beta"], w.ssm_dt, w.ssm_a, s["gates"])
     kernels.l2_norm(p, s["qkv"], key_heads=c.linear_num_key_heads, key_dim=c.linear_key_head_dim, eps=c.rms_norm_eps)
-    kernels.delta_rule(p, s["qkv"], s["gates"], pool.state, s["delta_out"], state_offset=at.recurrent, key_heads=c.linear_num_key_heads,
-                       value_heads=c.linear_num_value_heads, key_dim=c.linear_key_head_dim, value_dim=c.linear_value_head_dim)
+    kernels.delta_rule(
+        p,
+        s["qkv"],
+        s["gates"],
+        pool.state,
+        s["delta_out"],
+        state_offset=at.recurrent,
+        key_heads=c.linear_num_key_heads,
+        value_heads=c.linear_num_value_heads,
+        key_dim=c.linear_key_head_dim,
+        value_dim=c.linear_value_head_dim,
+    )
     kernels.gated_norm(p, s["z"], w.ssm_norm, s["delta_out"], eps=c.rms_norm_eps)
     kernels.linear(p, s["delta_out"], w.ssm_out, x, add=True)

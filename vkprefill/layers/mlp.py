@@ -1,4 +1,5 @@
 """SwiGLU feed-forward: x += down(silu(gate(h)) * up(h)), h the normed x."""
+
 from __future__ import annotations
 
 from vkprefill import kernels
