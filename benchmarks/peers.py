@@ -6,8 +6,8 @@ backend. All three get the same random tokens. The first prefill of each length 
 Rates are tokens per second and, on CPU devices, per second of process CPU time.
 
 Needs llama-cpp-python: pip install 'vkprefill[peers]', with CMAKE_ARGS=-DGGML_VULKAN=on in the environment for the
-Vulkan backend. What is not there is left out, with a message. LLAMA_CPP_LIB_PATH may name a folder with another build of
-libllama.so of the same version, which may have its backends in files of their own.
+Vulkan backend. What is not there is left out, with a message. LLAMA_CPP_LIB_PATH may name a folder with another build
+of libllama.so, of the same version; its backends may be files of their own.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from vkprefill.vulkan_probe import choose
 
 ENGINES = {"vkprefill": "vkprefill", "vulkan": "llama.cpp Vulkan", "cpu": "llama.cpp CPU"}
 SEED = 1
+LOGITS_STEP = 97  # every so many logits are compared
 SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda level, text, data: None)
 
 
@@ -56,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         type=int,
         default=None,
         metavar="N",
-        help="for CPU devices: llama.cpp's Vulkan backend decodes N tokens, runs all once, and only the first prefill twice",
+        help="for CPU devices: llama.cpp's Vulkan backend decodes N tokens, runs all once, and warms up but once",
     )
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument(
@@ -87,24 +88,24 @@ def main(argv: list[str] | None = None) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     arguments = sys.argv[1:] if argv is None else argv
-    figures, tops, versions = [], {}, {}
+    figures, logits, versions = [], {}, {}
     for engine in args.engines:
         result = in_child(engine, arguments, info.index)
         if result is None:
             continue
         figures += [Figure(f"{ENGINES[engine]}: {f['name']}", f["unit"], tuple(f["values"])) for f in result["figures"]]
-        tops[engine], versions[engine] = result["top_tokens"], result["version"]
+        logits[ENGINES[engine]], versions[engine] = result["logits"], result["version"]
     command = shlex.join(["python", "benchmarks/peers.py", *arguments])
     record = Record(
         about(
             command, info, models=[Path(args.model).name], versions=versions, threads=args.threads, repack=args.repack
         ),
         figures,
-        {"top_tokens": tops},
+        {"logits_correlation": correlations(logits)},
     )
     print(describe(record.about), figures_table(figures), ratios(figures), sep="\n\n")
-    if len({json.dumps(top) for top in tops.values()}) > 1:
-        print(f"\nnote: the engines' most probable next tokens differ: {tops}")
+    for engine, value in record.details["logits_correlation"].items():
+        print(f"- logits after {args.prefill[0]} tokens: correlation of vkprefill's and {engine}'s {value:.4f}")
     if args.json:
         Path(args.json).write_text(record.to_json() + "\n", encoding="utf-8")
     return 0
@@ -130,17 +131,18 @@ def run_engine(args: argparse.Namespace) -> dict:
     tokens = np.random.Generator(np.random.PCG64(SEED)).integers(0, vocab_size, max(args.prefill)).tolist()
     slow = args.slow if args.child == "vulkan" else None
     num_decodes, repetitions = (args.decode, args.repetitions) if slow is None else (slow, 1)
-    figures, tops, cpu = [], {}, choose(args.device).type == "cpu"
+    figures, logits, cpu = [], [], choose(args.device).type == "cpu"
     for position, length in enumerate(args.prefill):
         if slow is None or position == 0:
-            tops[str(length)] = prefill(tokens[:length])
+            values = prefill(tokens[:length])
+            logits = logits or values[::LOGITS_STEP].tolist()
         figures += measured(f"prefill {length}", length, [lambda n=length: prefill(tokens[:n])] * repetitions, cpu)
         if position == 0 and num_decodes:
             if slow is None:
                 decode(tokens[0])
             works = [lambda: [decode(token) for token in tokens[:num_decodes]]] * repetitions
             figures += measured(f"decode at {length}", num_decodes, works, cpu)
-    return {"figures": figures, "top_tokens": tops, "version": program}
+    return {"figures": figures, "logits": logits, "version": program}
 
 
 def measured(name: str, num_tokens: int, works: list[Callable[[], object]], cpu: bool) -> list[dict]:
@@ -157,12 +159,12 @@ def open_vkprefill(args: argparse.Namespace, context: int) -> tuple:
     model = vkprefill.load(args.model, args.device, max_context=context)
     cache = model.new_cache()
 
-    def prefill(tokens: list[int]) -> int:
+    def prefill(tokens: list[int]) -> np.ndarray:
         cache.reset()
-        return int(model.prefill_candidates(tokens, cache, 1)[0][0])
+        return model.prefill(tokens, cache=cache)
 
-    def decode(token: int) -> int:
-        return int(model.decode_candidates(token, cache, 1)[0][0])
+    def decode(token: int) -> np.ndarray:
+        return model.decode(token, cache)
 
     return prefill, decode, model.config.vocab_size, f"vkprefill {version('vkprefill')}"
 
@@ -200,14 +202,14 @@ def open_llama(args: argparse.Namespace, context: int) -> tuple:
     vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
     memory = api.llama_get_memory(llama)
 
-    def run(tokens: list[int]) -> int:
+    def run(tokens: list[int]) -> np.ndarray:
         array = (ctypes.c_int32 * len(tokens))(*tokens)  # the batch only points to it
         batch = api.llama_batch_get_one(array, len(tokens))
         if code := api.llama_decode(llama, batch):
             sys.exit(f"llama_decode gave {code}")
-        return int(np.ctypeslib.as_array(api.llama_get_logits_ith(llama, -1), (vocab_size,)).argmax())
+        return np.ctypeslib.as_array(api.llama_get_logits_ith(llama, -1), (vocab_size,)).copy()
 
-    def prefill(tokens: list[int]) -> int:
+    def prefill(tokens: list[int]) -> np.ndarray:
         api.llama_memory_clear(memory, True)
         return run(tokens)
 
@@ -220,6 +222,12 @@ def device_names(library: ctypes.CDLL) -> list[str]:
     library.ggml_backend_dev_name.restype, library.ggml_backend_dev_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
     devices = [library.ggml_backend_dev_get(i) for i in range(library.ggml_backend_dev_count())]
     return [library.ggml_backend_dev_name(device).decode() for device in devices]
+
+
+def correlations(logits: dict[str, list[float]]) -> dict[str, float]:
+    """Of vkprefill's logits with those of each other engine: near 1 where all compute the same model."""
+    own = logits.pop(ENGINES["vkprefill"], None)
+    return {} if own is None else {engine: float(np.corrcoef(own, theirs)[0, 1]) for engine, theirs in logits.items()}
 
 
 def ratios(figures: list[Figure]) -> str:
