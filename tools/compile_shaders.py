@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Compile shaders/*.comp to SPIR-V, with a manifest of what each shader binds.
 
-    python tools/compile_shaders.py            writes vkprefill/spirv/NAME.spv and manifest.json; only what changed is compiled
+    python tools/compile_shaders.py            writes vkprefill/spirv/NAME.spv and manifest.json; only what changed is
+    compiled
 
-Needs glslc or glslangValidator. A shader listed in VARIANTS is compiled once for each of its formats, as NAME_FORMAT.spv.
-The manifest holds, read from the preprocessed source, each shader's bindings (name, whether it reads and writes them),
-specialisation constants and push words, so that Python can name them and barriers can be derived from them.
+Needs glslc or glslangValidator. A shader listed in VARIANTS is compiled once for each of its formats, as
+NAME_FORMAT.spv. The manifest holds, read from the preprocessed source, each shader's bindings (name, whether it reads
+and writes them), specialisation constants and push words, so that Python can name them and barriers can be derived from
+them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a model remembers of a sequence: keys and values in pages of a pool, convolution and recurrent state.
 
-All caches of a model share one pool of KV pages and one *live* state, which the kernels work on. The cache that ran last owns the live
-state; another cache's state lies in a buffer of its own and is swapped in when that cache runs. A snapshot is such a buffer with a length:
-keys and values are only appended, so going back is a matter of the length, but recurrent state cannot be cut back.
+All caches of a model share one pool of KV pages and one *live* state, which the kernels work on. The cache that ran
+last owns the live state; another cache's state lies in a buffer of its own and is swapped in when that cache runs. A
+snapshot is such a buffer with a length: keys and values are only appended, so going back is a matter of the length, but
+recurrent state cannot be cut back.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ class CachePool:
         self._copy(saved, self.state)
 
     def copy_rows(self, source: list[int], target: list[int], rows: np.ndarray) -> None:
-        """Keys and values of some slots of the source pages -> the first slots of the target pages, in order. Through the host: slow."""
+        """Keys and values of some slots of the source pages -> the first slots of the target pages, in order. Through
+        the host: slow.
+        """
         heads, word = self.config.num_key_value_heads, 2 if self.kv_type == "f16" else 4  # 32-bit words of four values
         quads, words = self.config.head_dim // 4, kv_words(self.config, self.kv_type)
         for layer in self.kv.values():
@@ -138,7 +141,8 @@ class CachePool:
                 )
                 new = np.zeros((len(target) * PAGE, outer, inner), np.uint32)
                 new[: len(rows)] = old.swapaxes(1, 2).reshape(-1, outer, inner)[rows]
-                for part, page in zip(parts[len(source) :], new.reshape(-1, PAGE, outer, inner).swapaxes(1, 2)):
+                pages = new.reshape(-1, PAGE, outer, inner).swapaxes(1, 2)
+                for part, page in zip(parts[len(source) :], pages, strict=True):
                     self.device.upload(part, [page])
 
     def copy_pages(self, source: list[int], target: list[int]) -> None:
@@ -183,7 +187,8 @@ class Snapshot:
 class Cache:
     """One sequence: made by Model.new_cache, grown by prefill and decode, closed with close() or when it is dropped.
 
-    token_ids, positions: of every cached token, in call order; next_position: where the next token goes unless told otherwise.
+    token_ids, positions: of every cached token, in call order; next_position: where the next token goes unless told
+    otherwise.
     """
 
     def __init__(self, pool: CachePool, max_context: int) -> None:
@@ -232,7 +237,9 @@ class Cache:
         self.next_position = positions[-1] + 1
 
     def snapshot(self) -> Snapshot:
-        """Remember this point. Costs a copy of the state (half of Model.memory.state); raises OutOfMemoryError without room for it."""
+        """Remember this point. Costs a copy of the state (half of Model.memory.state); raises OutOfMemoryError without
+        room for it.
+        """
         self._check_usable()
         state = None
         if len(self):
@@ -252,9 +259,10 @@ class Cache:
         self._go_back(snapshot.length, snapshot.next_position, snapshot.state)
 
     def copy_rows(self, rows: Sequence[int]) -> Cache:
-        """A new cache with all of this one's state and next position, but only some of its keys and values. For experiments: slow.
+        """A new cache with all of this one's state and next position, but only some keys and values. Slow.
 
-        rows: rising indices into token_ids, at least one. What is cut away is gone for attention only: recurrent state has seen it.
+        rows: rising indices into token_ids, at least one. What is cut away is gone for attention only: recurrent state
+        has seen it.
         """
         self._check_usable()
         chosen = np.asarray(rows)
@@ -275,7 +283,7 @@ class Cache:
         return copy
 
     def start_from(self, other: Cache, snapshot: Snapshot) -> None:
-        """Forget everything and begin where another cache of the model was at a snapshot of it, which both keep. Copies on the device.
+        """Forget everything and begin where another cache was at a snapshot, which both keep. Copies on the device.
 
         Raises what `reserve` raises, RequestError when the snapshot is void.
         """
@@ -296,7 +304,7 @@ class Cache:
         self.broken = False
 
     def begin(self) -> None:
-        """Remember this point, which only `undo` can go back to, and only until another cache begins. Takes no memory."""
+        """Remember this point, which `undo` can go back to until another cache begins. Takes no memory."""
         self._check_usable()
         self.pool.activate(self)
         if len(self):

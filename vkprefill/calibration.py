@@ -1,7 +1,7 @@
-"""How fast a model runs on a device: measured on real prefills in this process, else stored from earlier, else measured shortly.
+"""How fast a model runs on a device: measured on this process's prefills, else stored, else measured shortly.
 
-Stored as JSON in the user's cache folder, keyed by device, driver, model file and KV type. A file that cannot be read or written only costs the
-short measurement again.
+Stored as JSON in the user's cache folder, keyed by device, driver, model file and KV type. A file that cannot be read
+or written only costs the short measurement again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def cache_file() -> Path:
 
 
 def speed_of(model: Model) -> Speed:
-    """The speed of a model: of this process if it has prefilled and decoded enough, else stored, else measured now and stored."""
+    """The speed of a model: of this process if it has prefilled and decoded enough, else stored, else measured now and
+    stored.
+    """
     measured = model.meter
     if measured.prefill_per_s and measured.decode_per_s:
         return Speed(measured.prefill_per_s, measured.decode_per_s)

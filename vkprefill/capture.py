@@ -1,6 +1,7 @@
-"""Softmax attention rows of chosen queries: written by a shader into host-visible memory while attention itself stays fused.
+"""Softmax attention rows of chosen queries: a shader writes them to host-visible memory, attention stays fused.
 
-RowTap is the device side, which speculative prefill uses too; AttentionCapture is what a caller passes to Model.prefill and decode.
+RowTap is the device side, which speculative prefill uses too; AttentionCapture is what a caller passes to Model.prefill
+and decode.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ NUM_QUERIES, NUM_KEYS = 4, 5  # words of the step buffer
 class RowTap:
     """Which queries of a run have their rows written, and where to.
 
-    A run takes at most `most` queries; `choose` says which tokens of the run they are and which row of the target each fills.
+    A run takes at most `most` queries; `choose` says which tokens of the run they are and which row of the target each
+    fills.
     """
 
     def __init__(
@@ -75,10 +77,11 @@ def checked_layers(layers: Sequence[int] | None, config: ModelConfig) -> tuple[i
 
 
 class AttentionCapture:
-    """Attention rows of a call. Filled anew by each Model.prefill or Model.decode it is passed to; Q queries, S keys in the cache after it.
+    """Attention rows of a call. Filled anew by each call it is passed to; Q queries, S keys in the cache.
 
-    layers: indices of full-attention layers (None: all); queries: tokens of the call, negative from its end (None: all of them: Q S H floats
-    a layer; of a prompt of 20,000 tokens and 16 heads that is 25.6 GB, so choose). decode has one query, its token.
+    layers: indices of full-attention layers (None: all); queries: tokens of the call, negative from its end (None: all
+    of them: Q S H floats a layer; of a prompt of 20,000 tokens and 16 heads that is 25.6 GB, so choose). decode has one
+    query, its token.
 
     Filled in:
         pattern: layer -> float32 [H, Q, S], softmax rows: they sum to 1, and are 0 after the query.
@@ -96,7 +99,9 @@ class AttentionCapture:
 
 
 class CaptureRecorder:
-    """The buffers and programs behind an AttentionCapture, for up to num_queries queries and `stride` keys; kept while they suffice."""
+    """The buffers and programs behind an AttentionCapture, for up to num_queries queries and `stride` keys; kept while
+    they suffice.
+    """
 
     def __init__(self, model, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> None:
         config, device = model.config, model.device

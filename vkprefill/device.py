@@ -1,8 +1,8 @@
-"""The Vulkan device through kp: memory with accounting, uploads, and programs of dispatches. The only module that imports kp.
+"""The Vulkan device through kp: memory with accounting, uploads, programs. The only module that imports kp.
 
-What kp 0.9 does not do is done here once: it ignores failed allocations (so every byte is checked before), wraps sizes of 4 GiB
-(refused), takes integers for floats (constants are packed by the shader's own declaration) and has no barrier between dispatches
-(Program). See ARCHITECTURE.md, "From dispatch to barrier".
+What kp 0.9 does not do is done here once: it ignores failed allocations (so every byte is checked before), wraps sizes
+of 4 GiB (refused), takes integers for floats (constants are packed by the shader's own declaration) and has no barrier
+between dispatches (Program). See ARCHITECTURE.md, "From dispatch to barrier".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COPY_WORKGROUPS = 1024  # whatever the size, so that copies share a pipeline; th
 
 
 def _import_kp():
-    """kp turns the validation layer on by itself when it was built so; unless asked for, it is hidden from the loader."""
+    """kp may turn the validation layer on by itself; unless asked for, it is hidden from the loader."""
     if "VK_LAYER_PATH" not in os.environ and "VK_INSTANCE_LAYERS" not in os.environ:
         os.environ["VK_LAYER_PATH"] = tempfile.gettempdir()
         os.environ["VK_ADD_LAYER_PATH"] = ""
@@ -43,7 +43,7 @@ def _import_kp():
 
 
 def _import_barrier() -> type | None:
-    """Our own kp operation, or None where it is not built (or VKPREFILL_BARRIER=0): then every level is a submission."""
+    """Our own kp operation, or None (not built, or VKPREFILL_BARRIER=0): then every level is a submission."""
     if os.environ.get("VKPREFILL_BARRIER") == "0":
         return None
     try:
@@ -58,8 +58,9 @@ def _import_barrier() -> type | None:
 class Buffer:
     """A typed array on the device.
 
-    memory: "device" (fast, not visible to the CPU) or "host" (visible to both); kind: what the memory bill counts it under; offset: of a
-    part of another buffer, in items of 4 bytes: kernels that take parts are told it, the whole buffer is bound.
+    memory: "device" (fast, not visible to the CPU) or "host" (visible to both); kind: what the memory bill counts it
+    under; offset: of a part of another buffer, in items of 4 bytes: kernels that take parts are told it, the whole
+    buffer is bound.
     """
 
     label: str
@@ -235,7 +236,9 @@ class Device:
         spec: np.ndarray,
         push: np.ndarray,
     ) -> object:
-        """A kp Algorithm, which is a pipeline and its bindings. Equal ones are shared: layers differ in push words only."""
+        """A kp Algorithm, which is a pipeline and its bindings. Equal ones are shared: layers differ in push words
+        only.
+        """
         key = (shader.name, tuple(id(b.tensor) for b in buffers), workgroups, spec.tobytes(), len(push))
         if key not in self._algorithms:
             self._algorithms[key] = self._manager.algorithm(
@@ -276,8 +279,8 @@ def free_ram_bytes() -> int:
 class Program:
     """Dispatches, recorded once and run any number of times.
 
-    A dispatch that depends on an earlier one gets a barrier before it (see ARCHITECTURE.md); a submission ends when its work
-    passes the profile's bound.
+    A dispatch that depends on an earlier one gets a barrier before it (see ARCHITECTURE.md); a submission ends when its
+    work passes the profile's bound.
     """
 
     def __init__(self, device: Device, name: str, step: Buffer | None, num_rows: int) -> None:
@@ -306,7 +309,7 @@ class Program:
         work: float = 0.0,
         label: str = "",
     ) -> None:
-        """Append a dispatch. buffers in binding order; constants and push by name; work in floating point operations."""
+        """Append a dispatch. buffers in binding order; constants and push by name; work in flops."""
         self.device.check_open()
         shader = load_shader(shader_name)
         label = f"{self.name}.{self.prefix}{label or shader_name}"
@@ -320,8 +323,8 @@ class Program:
         words = pack_words(label, "push words", shader.push, push or {})
         algorithm = self.device.algorithm(shader, buffers, workgroups, spec, words)
 
-        reads = {id(b.tensor) for b, binding in zip(buffers, shader.bindings) if binding.read}
-        writes = {id(b.tensor) for b, binding in zip(buffers, shader.bindings) if binding.write}
+        reads = {id(b.tensor) for b, binding in zip(buffers, shader.bindings, strict=True) if binding.read}
+        writes = {id(b.tensor) for b, binding in zip(buffers, shader.bindings, strict=True) if binding.write}
         depends = (reads | writes) & self._written or writes & self._read
         if (
             not self._sequences

@@ -21,7 +21,8 @@ from vkprefill.weights import ModelWeights
 
 log = logging.getLogger("vkprefill")
 
-# GPU drivers may reset a device that is busy for 2 s; other dispatches reach less of the peak than the product that is timed.
+# GPU drivers may reset a device that is busy for 2 s; other dispatches reach less of the peak than the product that is
+# timed.
 SUBMISSION_S = 0.1
 MIN_SUBMISSION_FLOP = 1e9
 
@@ -44,12 +45,13 @@ class ForwardPass:
     ) -> Program:
         """Token ids -> hidden states x of all layers, for up to num_rows tokens.
 
-        tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose tap all ends;
+        tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose
+        tap all ends;
         with_head: logits and candidates of the last token too.
         """
         p, s, w, c = self._program(name, num_rows), self._scratch, self._weights, self._config
         kernels.embedding(p, s["token_ids"], w.token_embd, s["x"])
-        for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers)):
+        for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers, strict=True)):
             p.prefix = f"L{layer:02d}."
             kernels.rms_norm(p, s["x"], weights.attn_norm, s["h"], eps=c.rms_norm_eps)
             if kind == FULL_ATTENTION:
@@ -90,7 +92,9 @@ class ForwardPass:
         return p
 
     def fit_submissions(self, num_rows: int) -> None:
-        """Bound a submission's work by the speed of one large product, so that it takes about SUBMISSION_S whatever the GPU."""
+        """Bound a submission's work by the speed of one large product, so that it takes about SUBMISSION_S whatever the
+        GPU.
+        """
         p, s, w = self._program("timing", num_rows), self._scratch, self._weights.layers[0].mlp.ffn_gate
         kernels.linear(p, s["h"], w, s["ffn_gate"])
         s["step"].view()[0] = num_rows

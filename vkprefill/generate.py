@@ -14,7 +14,7 @@ from vkprefill.cache import Cache
 from vkprefill.errors import RequestError
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.sampling import Sampler, SamplingConfig
-from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill, SpecPrefillReport
+from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill, SpecPrefillReport, given_plan
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
@@ -30,8 +30,8 @@ OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasonin
 class Timings:
     """Token counts and milliseconds of one generation; `as_dict` has llama-server's names.
 
-    cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the target ran; specprefill: the status; predicted_n: tokens sampled, the
-    end-of-generation token included.
+    cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the target ran; specprefill: the status;
+    predicted_n: tokens sampled, the end-of-generation token included.
     """
 
     cache_n: int = 0
@@ -163,7 +163,7 @@ def generate_step(
     positions: Sequence[int] | None = None,
     progress: PrefillProgress | None = None,
 ) -> Iterator[int]:
-    """Sampled token ids, without end: prefill token_ids into the cache, then decode each sampled token when the next is asked for.
+    """Sampled token ids, without end: prefill token_ids, then decode each sampled token when the next is asked for.
 
     positions: of token_ids (None: following those in the cache).
 
@@ -194,7 +194,9 @@ def _next_token(
     positions: Sequence[int] | None = None,
     progress: PrefillProgress | None = None,
 ) -> int:
-    """Run the prompt (a sequence) or one token (an int) and sample the next. generated: distinct tokens the penalty applies to."""
+    """Run the prompt (a sequence) or one token (an int) and sample the next. generated: distinct tokens the penalty
+    applies to.
+    """
     penalty, count = sampler.config.presence_penalty, sampler.num_candidates
     single = isinstance(tokens, int)
     if count is None:
@@ -228,8 +230,8 @@ def stream_tokens(
 ) -> Iterator[GenerationPart]:
     """The answer to a prompt of token ids, piece by piece, on the caller's cache. See stream_generate.
 
-    sampling: resolved; plan: which tokens of the prompt are run (the others are in the cache, or left out); started: the time, by
-    time.perf_counter, that ttft_ms counts from.
+    sampling: resolved; plan: which tokens of the prompt are run (the others are in the cache, or left out); started:
+    the time, by time.perf_counter, that ttft_ms counts from.
     """
     check_max_tokens(max_tokens)
     started = time.perf_counter() if started is None else started
@@ -289,9 +291,10 @@ def stream_generate(
 ) -> Iterator[GenerationPart]:
     """Pieces of the answer as they come.
 
-    draft: a model for speculative prefill (or a SpecPrefill of this model, which remembers between calls); spec: its settings; kept_ranges:
-    an earlier answer's, in place of scoring; max_tokens: None for as many as the context holds; sampling: settings left out come from
-    the file or Qwen3.5's card. Raises RequestError for a prompt that is empty or longer than the context.
+    draft: a model for speculative prefill (or a SpecPrefill of this model, which remembers between calls); spec: its
+    settings; kept_ranges: an earlier answer's, in place of scoring; max_tokens: None for as many as the context holds;
+    sampling: settings left out come from the file or Qwen3.5's card. Raises RequestError for a prompt that is empty or
+    longer than the context.
     """
     check_max_tokens(max_tokens)
     started = time.perf_counter()
@@ -301,7 +304,7 @@ def stream_generate(
     cache = model.new_cache()
     try:
         if speculative is None:
-            plan = dense_plan(len(ids))
+            plan = dense_plan(len(ids)) if kept_ranges is None else given_plan(kept_ranges, len(ids))
         else:
             plan = speculative.plan(ids, config=spec, facts=_facts(prompt), kept_ranges=kept_ranges, progress=progress)
         yield from stream_tokens(

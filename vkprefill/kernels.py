@@ -67,7 +67,7 @@ def rms_norm(p: Program, x: Buffer, weight: Buffer, y: Buffer, *, eps: float, la
 
 
 def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = False, one_row: bool = False) -> None:
-    """y[T, N] = x[T, K] W^T, W [N, K]; add: y += it. One row (a program of one token, or one_row) goes through matvec."""
+    """y[T, N] = x[T, K] W^T, W [N, K]; add: y += it. One row (one token, or one_row) goes through matvec."""
     _want("linear", x=(x.shape[1:], (matrix.columns,)), y=(y.shape[-1:], (matrix.rows,)))
     single = one_row or p.num_rows == 1
     for part in matrix.parts:
@@ -154,7 +154,8 @@ def attention(
 ) -> None:
     """y[T, H, Dh] = softmax attention of q[T, H, Dh] over all cached keys up to each token's own.
 
-    A program of one token splits the keys over workgroups and merges; split_out [splits, H Dh] and split_sums [splits, H, 2] hold the parts.
+    A program of one token splits the keys over workgroups and merges; split_out [splits, H Dh] and split_sums [splits,
+    H, 2] hold the parts.
     """
     _want("attention", y=(y.shape[1:], q.shape[1:]))
     head_dim, group = q.shape[1] // heads, heads // kv_heads
@@ -164,8 +165,9 @@ def attention(
     tq = min(tq, p.num_rows * group)
     splits = split_out.shape[0] if p.num_rows == 1 else 1
     assert PAGE % (local * kp) == 0, "a tile of keys lies within a page"
-    # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one layer, so that in prefill
-    # a submission must not hold two. The one query of a decode step is little work at any length.
+    # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one
+    # layer, so that in prefill a submission must not hold two. The one query of a decode step is little work at any
+    # length.
     work = p.device.profile.submission_flop if p.num_rows > 1 else 0.0
     p.dispatch(
         f"attention_{kv_type}",
@@ -209,8 +211,8 @@ def attention_rows(
 ) -> None:
     """rows[j, H, keys] = softmax row of each chosen query of q[T, H, Dh] over the cached keys, zero after the query.
 
-    chosen [Q, 2]: (token of this call, row of `rows`); the step buffer says how many of the Q are in use and how many keys a row has. rows
-    may be a host buffer. part [splits, Q, H, 2] is scratch.
+    chosen [Q, 2]: (token of this call, row of `rows`); the step buffer says how many of the Q are in use and how many
+    keys a row has. rows may be a host buffer. part [splits, Q, H, 2] is scratch.
     """
     splits, most = part.shape[:2]
     stride = rows.shape[2]
@@ -295,7 +297,9 @@ def swiglu(p: Program, up: Buffer, gate: Buffer) -> None:
 
 
 def causal_conv(p: Program, x: Buffer, weight: Buffer, state: Buffer, y: Buffer, *, state_offset: int) -> None:
-    """y[T, C] = silu(depthwise convolution of x[T, C] over 4 tokens); the state [3, C] at state_offset is read and advanced."""
+    """y[T, C] = silu(depthwise convolution of x[T, C] over 4 tokens); the state [3, C] at state_offset is read and
+    advanced.
+    """
     channels = x.shape[1]
     _want("causal_conv", weight=(weight.shape, (channels, 4)), y=(y.shape[1:], (channels,)))
     local = p.device.profile.local_size
@@ -309,7 +313,7 @@ def causal_conv(p: Program, x: Buffer, weight: Buffer, state: Buffer, y: Buffer,
 
 
 def l2_norm(p: Program, qkv: Buffer, *, key_heads: int, key_dim: int, eps: float) -> None:
-    """Normalise the query and key heads at the start of each row of qkv[T, C] in place; queries also by 1 / sqrt(Dk)."""
+    """Normalise the query and key heads of each row of qkv[T, C] in place; queries also by 1 / sqrt(Dk)."""
     p.dispatch(
         "l2_norm",
         [p.step, qkv],
@@ -357,7 +361,7 @@ def delta_rule(
     key_dim: int,
     value_dim: int,
 ) -> None:
-    """o[T, Hv, Dv] of the gated delta rule over qkv[T, C]; the state [Hv, Dv, Dk] at state_offset is read and advanced."""
+    """o[T, Hv, Dv] of the gated delta rule over qkv[T, C]; the state [Hv, Dv, Dk] at state_offset advances."""
     _want(
         "delta_rule",
         qkv=(qkv.shape[1:], (2 * key_heads * key_dim + value_heads * value_dim,)),
@@ -407,7 +411,7 @@ def gated_norm(p: Program, z: Buffer, weight: Buffer, o: Buffer, *, eps: float) 
 
 
 def top_k(p: Program, logits: Buffer, seen: Buffer, block_best: Buffer, candidates: Buffer) -> None:
-    """The best k tokens of logits[V] (k and the penalty on `seen` tokens from the step buffer) into candidates[.., 2]."""
+    """The best k tokens of logits[V] (k, and the penalty on `seen`, from the step buffer) into candidates[.., 2]."""
     (vocab,) = logits.shape
     blocks = _ceil(vocab, 64)
     _want("top_k", seen=(seen.shape, (_ceil(vocab, 32),)), block_best=(block_best.shape, (blocks, 2)))

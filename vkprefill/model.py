@@ -1,7 +1,7 @@
 """A Qwen3.5 model on a Vulkan device: load, prefill, decode, logits.
 
-Three programs are recorded at load and replayed: `prefill` takes up to prefill_chunk tokens through all layers, `head` turns the last
-token's hidden state into logits and candidates, `decode` does both for one token.
+Three programs are recorded at load and replayed: `prefill` takes up to prefill_chunk tokens through all layers, `head`
+turns the last token's hidden state into logits and candidates, `decode` does both for one token.
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ def load(
 ) -> Model:
     """Load a GGUF model.
 
-    device: index or part of a name (None: the fastest kind there is), or the device of another model, which must be closed last; max_context: slots of the KV cache, shared by all caches (None: the
-    file's context length, or what fits in memory); kv_type: "f16" or "f32"; prefill_chunk: most tokens of a step of prefill (None: by
-    device); reserve_bytes: left free when the context is chosen, for a second model. Raises GGUFError, UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
+    device: index or part of a name (None: the fastest kind there is), or the device of another model, which must be
+    closed last; max_context: slots of the KV cache, shared by all caches (None: the file's context length, or what fits
+    in memory); kv_type: "f16" or "f32"; prefill_chunk: most tokens of a step of prefill (None: by device);
+    reserve_bytes: left free when the context is chosen, for a second model. Raises GGUFError, UnsupportedModelError,
+    DeviceError, OutOfMemoryError, RequestError.
     """
     return Model(open_gguf(path), device, max_context, kv_type, prefill_chunk, reserve_bytes, progress)
 
@@ -67,8 +69,8 @@ def load(
 class Model:
     """See `load`. A context manager: leaving it frees the device.
 
-    config, tokenizer, chat_template (None without one in the file), metadata, device, memory (the bill, bytes by kind), max_context,
-    kv_type, prefill_chunk.
+    config, tokenizer, chat_template (None without one in the file), metadata, device, memory (the bill, bytes by kind),
+    max_context, kv_type, prefill_chunk.
     """
 
     def __init__(
@@ -156,7 +158,9 @@ class Model:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def new_cache(self, max_context: int | None = None) -> Cache:
-        """An empty cache of at most max_context tokens (None: all that the model was loaded for). It takes memory as it grows."""
+        """An empty cache of at most max_context tokens (None: all that the model was loaded for). It takes memory as it
+        grows.
+        """
         if max_context is not None and not 1 <= max_context <= self.pool.num_slots:
             raise RequestError(f"max_context: {max_context}, wanted 1 to {self.pool.num_slots}")
         return Cache(self.pool, min(max_context or self.max_context, self.pool.num_slots))
@@ -171,9 +175,11 @@ class Model:
     ) -> np.ndarray:
         """Run tokens through the model, continuing the cache; logits float32 [V] of the last one.
 
-        positions: increasing, above those in the cache (None: from the cache's next_position on). Without a cache nothing is kept.
+        positions: increasing, above those in the cache (None: from the cache's next_position on). Without a cache
+        nothing is kept.
         capture: filled with the attention rows of its queries; the logits are the same bits with and without.
-        An exception inside, KeyboardInterrupt too, leaves the cache as it was. Raises RequestError for bad tokens or positions.
+        An exception inside, KeyboardInterrupt too, leaves the cache as it was. Raises RequestError for bad tokens or
+        positions.
         """
         with self._borrowed(cache) as cache:
             if capture is None:
@@ -192,7 +198,9 @@ class Model:
         self.run_prefill(token_ids, positions, cache, progress)
 
     def decode(self, token_id: int, cache: Cache, capture: AttentionCapture | None = None) -> np.ndarray:
-        """Run one token at the cache's next position; logits float32 [V]. capture: filled with the token's attention rows."""
+        """Run one token at the cache's next position; logits float32 [V]. capture: filled with the token's attention
+        rows.
+        """
         if capture is None:
             self.run_decode(token_id, cache, num_candidates=0)
         else:
@@ -305,7 +313,7 @@ class Model:
         head: Callable[[], T] | None = None,
         program_for: Callable[[int, int], Program] | None = None,
     ) -> T | None:
-        """All tokens through the trunk, in chunks; the hidden state of the last stays in x for the head, whose result is returned.
+        """All tokens through the trunk, in chunks; the last hidden state is for the head, whose result is returned.
 
         program_for(first, count): another program than the plain one for these tokens of the call.
         """
@@ -325,7 +333,7 @@ class Model:
                 per_submission = count / program.num_submissions
                 ran = 0
 
-                def between() -> None:
+                def between(done: int = done, per_submission: float = per_submission) -> None:
                     nonlocal ran
                     ran += 1
                     if progress:
@@ -407,7 +415,9 @@ class Model:
         self.scratch["step"].view()[2:4] = np.float32(penalty).view(np.uint32), num_candidates
 
     def _tokens_per_run(self, cache_len: int) -> int:
-        """Fewer tokens where the past is long, so that the attention of one layer stays below the bound of a submission."""
+        """Fewer tokens where the past is long, so that the attention of one layer stays below the bound of a
+        submission.
+        """
         per_token = 4.0 * self.config.q_dim * (cache_len + self.prefill_chunk)
         return max(1, min(self.prefill_chunk, int(self.device.profile.submission_flop / per_token)))
 
@@ -438,7 +448,9 @@ class Model:
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Free everything on the device. The model and its caches cannot be used afterwards; closing twice does nothing."""
+        """Free everything on the device. The model and its caches cannot be used afterwards; closing twice does
+        nothing.
+        """
         if self._owns_device:
             self.device.close()
             return

@@ -1,7 +1,7 @@
 """Device class -> tile sizes and bounds. Nothing here changes a result beyond rounding; it changes how fast it comes.
 
-The figures for CPU devices are measured (benchmarks/), those for GPUs come from the instruction counts of RADV's compiler for RDNA3
-and from the limits of the Vulkan specification.
+The figures for CPU devices are measured (benchmarks/), those for GPUs come from the instruction counts of RADV's
+compiler for RDNA3 and from the limits of the Vulkan specification.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ AMD, NVIDIA, INTEL = 0x1002, 0x10DE, 0x8086
 class Profile:
     """Tile sizes of the kernels (their specialisation constants) and bounds.
 
-    matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (TQ, KP); attention_splits: parts the keys are cut into in
-    decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small kernels; prefill_chunk: tokens that go
-    through all layers together; submission_flop: work after which a submission ends.
+    matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (TQ, KP); attention_splits: parts the keys
+    are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small kernels;
+    prefill_chunk: tokens that go through all layers together; submission_flop: work after which a submission ends.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """A cache with a memory of prompts: which beginning of a new prompt need not be run again.
 
-Recurrent state cannot be cut back, so a prompt can only go on from where a state exists: the cache as it stands, or a mark (a snapshot with
-the prompt it stands for). A sparse state has fewer cached rows than prompt tokens; it is never taken for an exact one.
+Recurrent state cannot be cut back, so a prompt can only go on from where a state exists: the cache as it stands, or a
+mark (a snapshot with the prompt it stands for). A sparse state has fewer cached rows than prompt tokens; it is never
+taken for an exact one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class _Mark:
 
 
 class PromptCache:
-    """prompt: the tokens the cache stands for, those a sparse prefill left out included; exact: whether it left out none."""
+    """prompt: the tokens the cache stands for, those a sparse prefill left out included; exact: whether it left out
+    none.
+    """
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -40,7 +43,7 @@ class PromptCache:
         return len(self.prompt) if stands else len(best.prompt) if best else 0
 
     def go_back(self, prompt: Sequence[int], *, exact_only: bool) -> int:
-        """Bring the cache to the longest beginning of `prompt` that has a state and leaves at least one token to run; its length.
+        """Bring the cache to the longest beginning of `prompt` that has a state and leaves a token to run; its length.
 
         exact_only: do not go on from a sparse state.
         """
@@ -67,7 +70,9 @@ class PromptCache:
         return stands, best
 
     def start_from(self, other: PromptCache, prompt: Sequence[int], *, exact_only: bool) -> int:
-        """Forget everything and begin with the longest beginning of `prompt` that another one has a mark of; its length, 0 without one."""
+        """Forget everything and begin with the longest beginning of `prompt` that another one has a mark of; its
+        length, 0 without one.
+        """
         self.reset()
         _, mark = other._find(prompt, exact_only)
         if mark is None or not mark.prompt:
@@ -88,7 +93,9 @@ class PromptCache:
         self.exact = self.exact and exact
 
     def mark(self) -> None:
-        """Make this point one to go back to; without memory for it a later prompt starts further back, which is slower but right."""
+        """Make this point one to go back to; without memory for it a later prompt starts further back, which is slower
+        but right.
+        """
         marks = [m for m in self._marks if not m.snapshot.stale]
         self._marks = marks[:1] + marks[1:][-(MAX_MARKS - 2) :]
         try:

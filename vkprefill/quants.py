@@ -1,9 +1,10 @@
 """Block formats of GGUF -> the layout the kernels read, without loss.
 
-`pack_rows` turns rows of blocks into units of planes, 32 rows interleaved; the planes of each format are described at the head of
-shaders/include/quant_<layout>.glsl, which reads them. Everything is a permutation of bits, but for signed quants, which become
-unsigned by adding their offset, and Q4_0 and Q5_0, which become Q4_1 and Q5_1 with m = -8 d and -16 d (exact in half precision:
-a power of two times d; a d beyond 4096, which no quantiser writes, would overflow and is refused).
+`pack_rows` turns rows of blocks into units of planes, 32 rows interleaved; the planes of each format are described at
+the head of shaders/include/quant_<layout>.glsl, which reads them. Everything is a permutation of bits, but for signed
+quants, which become unsigned by adding their offset, and Q4_0 and Q5_0, which become Q4_1 and Q5_1 with m = -8 d and
+-16 d (exact in half precision: a power of two times d; a d beyond 4096, which no quantiser writes, would overflow and
+is refused).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ ROW_GROUP = 32  # rows interleaved with each other
 class Layout:
     """How the kernels read a format.
 
-    name: suffix of the shader variants; unit_weights: weights of one row in a unit; unit_words: 32-bit words of one row in a unit.
+    name: suffix of the shader variants; unit_weights: weights of one row in a unit; unit_words: 32-bit words of one row
+    in a unit.
     """
 
     name: str
@@ -83,7 +85,8 @@ def packed_row_bytes(weight_type: T, row_length: int) -> int:
 def pack_rows(data: np.ndarray, weight_type: T) -> np.ndarray:
     """Pack rows of blocks.
 
-    data: uint8 [rows, row_bytes] as in the file. Returns uint32, flat, padded_rows(rows) * row words; rows added are zero.
+    data: uint8 [rows, row_bytes] as in the file. Returns uint32, flat, padded_rows(rows) * row words; rows added are
+    zero.
     """
     layout = layout_of(weight_type)
     rows = padded_rows(len(data))
@@ -102,7 +105,9 @@ def pack_rows(data: np.ndarray, weight_type: T) -> np.ndarray:
 
 
 def _interleave(plane: np.ndarray) -> np.ndarray:
-    """[rows, units, planes, words] u32 -> [rows / 32, units, planes * 32 * words]: a plane holds `words` of each of 32 rows."""
+    """[rows, units, planes, words] u32 -> [rows / 32, units, planes * 32 * words]: a plane holds `words` of each of 32
+    rows.
+    """
     rows, units, planes, words = plane.shape
     if words == 4:  # moved as one item of 16 bytes: several times as fast
         items = np.ascontiguousarray(plane).view(np.complex128)[..., 0]
@@ -139,14 +144,18 @@ def _halved_nibbles(q: np.ndarray) -> np.ndarray:
 
 
 def _fifth_bits(bits: np.ndarray) -> np.ndarray:
-    """Bytes [..., 32], of which bit 0 counts -> u32 [..., 1]; byte c, bit p: weight 8p + c; bit 4 + p: weight 8p + 4 + c."""
+    """Bytes [..., 32], of which bit 0 counts -> u32 [..., 1]; byte c, bit p: weight 8p + c; bit 4 + p: weight 8p + 4 +
+    c.
+    """
     one, shifts = np.uint32(0x01010101), np.arange(4, dtype=np.uint32)
     a, b = _word_pairs(bits)
     return np.bitwise_or.reduce(((a & one) << shifts) | ((b & one) << (shifts + 4)), axis=-1)[..., None]
 
 
 def _high_pairs(h: np.ndarray) -> np.ndarray:
-    """Bytes [..., 32], of which bits 0, 1 count -> u32 [..., 2]; byte c, bits 2p, 2p + 1: weight 8p + c (first), 8p + 4 + c (second word)."""
+    """Bytes [..., 32], of which bits 0, 1 count -> u32 [..., 2]; byte c, bits 2p, 2p + 1: weight 8p + c (first), 8p + 4
+    + c (second word).
+    """
     three, shifts = np.uint32(0x03030303), 2 * np.arange(4, dtype=np.uint32)
     return np.stack([np.bitwise_or.reduce((part & three) << shifts, axis=-1) for part in _word_pairs(h)], axis=-1)
 
@@ -166,7 +175,9 @@ def _bit_fields(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _k_header(block: np.ndarray) -> np.ndarray:
-    """Blocks [rows, units, bytes] that start with d, dmin and 12 scale bytes -> u32 [rows, units, 1, 4] (k_header.glsl)."""
+    """Blocks [rows, units, bytes] that start with d, dmin and 12 scale bytes -> u32 [rows, units, 1, 4]
+    (k_header.glsl).
+    """
     scales, mins = _k_scales(block[..., 4:16])
     high = _bit_fields(scales >> 4, 2) | (_bit_fields(mins >> 4, 2) << np.uint32(16))
     words = [_words(block[..., 0:4])[..., 0], _bit_fields(scales & 15, 4), _bit_fields(mins & 15, 4), high]

@@ -1,9 +1,10 @@
-"""The draft model's say on which prompt tokens matter: importance from its softmax attention rows, reduced on the device.
+"""The draft's say on which prompt tokens matter: importance from its softmax rows, reduced on the device.
 
-importance[t] = mean over steps (max over layers (max over heads (pool(row)[t])))   (Liu, Chen & Zhang 2025, arXiv 2502.02789, section 3)
+importance[t] = mean over steps (max over layers (max over heads (pool(row)[t])))   (Liu, Chen & Zhang 2025, arXiv
+2502.02789, section 3)
 
-Steps are the last prompt token and greedily decoded look-ahead tokens, or the last tail_queries prompt tokens where look-ahead is off or only
-early layers are scored; then the draft stops after the last scored layer.
+Steps are the last prompt token and greedily decoded look-ahead tokens, or the last tail_queries prompt tokens where
+look-ahead is off or only early layers are scored; then the draft stops after the last scored layer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ PROMPT_KEYS = 6  # word of the step buffer
 
 @dataclass(frozen=True)
 class Importance:
-    """values: float32 [T], higher = keep; num_steps: query rows averaged; cached_n: tokens the draft had from an earlier call."""
+    """values: float32 [T], higher = keep; num_steps: query rows averaged; cached_n: tokens the draft had from an
+    earlier call.
+    """
 
     values: np.ndarray
     num_steps: int
@@ -57,7 +60,8 @@ class Scorer:
     ) -> Importance:
         """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context.
 
-        mark_at: a beginning of the prompt that later prompts will share (up to the generation prompt): scoring can go on from there.
+        mark_at: a beginning of the prompt that later prompts will share (up to the generation prompt): scoring can go
+        on from there.
         """
         if config.window_size(self.draft.max_context):
             return self._score_windows(token_ids, config, progress)
@@ -115,7 +119,9 @@ class Scorer:
                 prompts.cache,
                 progress,
                 head=best_token if lookahead and end == num_tokens else None,
-                program_for=lambda first, count: programs.prefill(range(max(first_query - first, 0), count)),
+                program_for=lambda first, count, query=first_query: programs.prefill(
+                    range(max(query - first, 0), count)
+                ),
             )
             prompts.note(part)
             prompts.mark()

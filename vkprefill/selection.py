@@ -189,8 +189,10 @@ def chunk_bounds(
         int32 [n + 1], rising from `first` to T: chunk i has the tokens bounds[i] up to bounds[i + 1].
     """
     if not 0 <= first < num_tokens or chunk_size < 1:
-        raise ShapeError(f"chunks of {chunk_size} tokens from {first} of {num_tokens}: wanted chunks of 1 or more, "
-                         "and a first token below their number")
+        raise ShapeError(
+            f"chunks of {chunk_size} tokens from {first} of {num_tokens}: wanted chunks of 1 or more, "
+            "and a first token below their number"
+        )
     borders = np.arange(first + chunk_size, num_tokens, chunk_size)
     if line_ends is not None and len(line_ends) and len(borders):
         starts = np.unique(np.asarray(line_ends, np.int64)) + 1

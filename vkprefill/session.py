@@ -1,8 +1,9 @@
 """A conversation: the cache is kept between turns, so that a turn prefills only what is new.
 
-A chat template seldom repeats what it rendered before to the last token (the generation prompt and the thinking part go). So the place where
-the last message of the history ends is marked, and a turn goes on from the longest beginning of its prompt that a state exists for.
-With a draft, each turn's new tokens are scored and pruned; what earlier turns left out stays out, unless a turn asks for an exact state.
+A chat template seldom repeats what it rendered before to the last token (the generation prompt and the thinking part
+go). So the place where the last message of the history ends is marked, and a turn goes on from the longest beginning of
+its prompt that a state exists for. With a draft, each turn's new tokens are scored and pruned; what earlier turns left
+out stays out, unless a turn asks for an exact state.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from vkprefill.generate import (
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.prompt_cache import PromptCache
 from vkprefill.sampling import Sampler, SamplingConfig
-from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill
+from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill, given_plan
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 
 class Session:
-    """Several turns with one model, and a draft for speculative prefill if there is one. Close it to give its memory back.
+    """Several turns with one model, and a draft for speculative prefill if given. Close it to give its memory back.
 
-    draft: a model with the same vocabulary; spec: settings of speculative prefill; max_context: of the cache (None: all the model has).
+    draft: a model with the same vocabulary; spec: settings of speculative prefill; max_context: of the cache (None: all
+    the model has).
     importance: float32 [T], of the last prompt's tokens; None where it was not scored.
     """
 
@@ -71,8 +73,8 @@ class Session:
     ) -> Iterator[GenerationPart]:
         """The answer to the conversation so far, piece by piece. messages: all of them, from the first.
 
-        specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges: for this turn. timings.cache_n says
-        how many prompt tokens were not looked at again.
+        specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges: for this turn.
+        timings.cache_n says how many prompt tokens were not looked at again.
         """
         started = time.perf_counter()
         template = self.model.chat_template
@@ -113,8 +115,8 @@ class Session:
     ) -> Iterator[GenerationPart]:
         """As stream, for a conversation rendered by the caller.
 
-        mark_at: rising lengths of the beginnings that later prompts will share, the last being that of the history; scoring_progress: of the
-        draft (None: progress); started: the time that ttft_ms counts from.
+        mark_at: rising lengths of the beginnings that later prompts will share, the last being that of the history;
+        scoring_progress: of the draft (None: progress); started: the time that ttft_ms counts from.
         """
         started = time.perf_counter() if started is None else started
         model, prompts, ids = self.model, self._prompts, list(ids)
@@ -123,7 +125,7 @@ class Session:
             raise RequestError(f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}")
         reused = prompts.go_back(ids, exact_only=self._speculative is None or not specprefill)
         if self._speculative is None:
-            plan = dense_plan(len(ids), reused)
+            plan = dense_plan(len(ids), reused) if kept_ranges is None else given_plan(kept_ranges, len(ids), reused)
         else:
             plan = self._speculative.plan(
                 ids,
@@ -135,6 +137,8 @@ class Session:
                 mark_at=mark_at[-1] if mark_at else None,
                 progress=scoring_progress or progress,
             )
+        if not prompts.exact:
+            plan.report.reason += "; what earlier turns left out stays out"
         self.importance = plan.importance
         timings, num_kept = Timings(cache_n=reused), len(plan.kept)
 
@@ -190,11 +194,15 @@ class Session:
         return self._prompts.prompt
 
     def reach(self, ids: Sequence[int], *, exact_only: bool) -> int:
-        """How many first tokens of a prompt need not be run again; exact_only: as for a turn without speculative prefill."""
+        """How many first tokens of a prompt need not be run again; exact_only: as for a turn without speculative
+        prefill.
+        """
         return self._prompts.reach(ids, exact_only=exact_only or self._speculative is None)
 
     def start_from(self, other: Session, ids: Sequence[int], *, exact_only: bool) -> int:
-        """Forget the conversation and begin with what another session of the model has of a prompt; its length. The other one keeps it."""
+        """Forget the conversation and begin with what another session of the model has of a prompt; its length. The
+        other one keeps it.
+        """
         self.reset()
         return self._prompts.start_from(other._prompts, ids, exact_only=exact_only or self._speculative is None)
 

@@ -1,9 +1,10 @@
-"""Speculative prefill: the draft scores the prompt, the target prefills only the tokens that matter, at their original positions.
+"""Speculative prefill: the draft scores the prompt, the target prefills what matters, at the original positions.
 
-    token ids -> guards -> Scorer (draft) -> normalise, boost, select -> target prefill of the kept tokens -> decode from position T
+    token ids -> guards -> Scorer (draft) -> normalise, boost, select -> target prefill of the kept tokens -> decode
+    from position T
 
-Liu, Chen & Zhang 2025, "Speculative Prefill" (arXiv 2502.02789). Delta-net layers see the kept tokens as neighbours, attention sees the true
-distances.
+Liu, Chen & Zhang 2025, "Speculative Prefill" (arXiv 2502.02789). Delta-net layers see the kept tokens as neighbours,
+attention sees the true distances.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ MEMO_SIZE = 16  # selections remembered
 class SpecPrefillReport:
     """What happened to a prompt; `as_dict` is the object `specprefill` of JSON answers. Times in milliseconds.
 
-    status: one of guards.STATUSES, reason: a sentence; prompt_n: T; cached_n: tokens no prefill was needed for; kept_n: tokens of the rest
-    that the target ran, kept_ranges: which, as [start, end); ttft_ms: from the call to the first sampled token.
+    status: one of guards.STATUSES, reason: a sentence; prompt_n: T; cached_n: tokens no prefill was needed for; kept_n:
+    tokens of the rest that the target ran, kept_ranges: which, as [start, end); ttft_ms: from the call to the first
+    sampled token. importance float32 [T] and kept int64 [K] are arrays for the API, None where there are none.
     """
 
     status: str
@@ -52,14 +54,19 @@ class SpecPrefillReport:
     sparse_prefill_ms: float = 0.0
     ttft_ms: float = 0.0
     dense_estimate_ms: float | None = None
+    importance: np.ndarray | None = field(default=None, repr=False)
+    kept: np.ndarray | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, object]:
-        return dict(vars(self))
+        """For JSON: without the arrays."""
+        return {name: value for name, value in vars(self).items() if name not in ("importance", "kept")}
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A dry run: importance float32 [T] as the draft gives it; selection: chunk bounds and scores, kept int32 [K], kept_ranges."""
+    """A dry run: importance float32 [T] as the draft gives it; selection: chunk bounds and scores, kept int32 [K],
+    kept_ranges.
+    """
 
     importance: np.ndarray
     selection: Selection
@@ -82,7 +89,9 @@ class Scored:
 
 @dataclass
 class Plan:
-    """Which tokens of a prompt the target is to run: `kept` int64 [K], positions in the prompt, all of the new ones where it is dense."""
+    """Which tokens of a prompt the target is to run: `kept` int64 [K], positions in the prompt, all of the new ones
+    where it is dense.
+    """
 
     kept: np.ndarray
     report: SpecPrefillReport
@@ -96,7 +105,9 @@ class Plan:
 
 @dataclass
 class SpecPrefillResult:
-    """logits float32 [V] of the last token, the cache (its next position is T), the report, importance [T] and kept [K] where there are."""
+    """logits float32 [V] of the last token, the cache (its next position is T), the report, importance [T] and kept [K]
+    where there are.
+    """
 
     logits: np.ndarray
     cache: Cache
@@ -119,12 +130,14 @@ class RequestFacts:
 
 
 class SpecPrefill:
-    """A target and a draft model with a common vocabulary. Keeps the draft's cache between prompts; close it to give that back."""
+    """A target and a draft model with a common vocabulary. Keeps the draft's cache between prompts; close it to give
+    that back.
+    """
 
     def __init__(self, target: Model, draft: Model, config: SpecPrefillConfig | None = None) -> None:
         if target.tokenizer.vocabulary_hash != draft.tokenizer.vocabulary_hash:
             raise RequestError(
-                f"draft {draft.path.name} and target {target.path.name}: their vocabularies differ; they must be the same"
+                f"draft {draft.path.name} and target {target.path.name}: their vocabularies differ, wanted one"
             )
         self.target, self.draft = target, draft
         self.config = config or SpecPrefillConfig()
@@ -183,8 +196,8 @@ class SpecPrefill:
     ) -> Plan:
         """Decide what the target runs of a prompt whose first cached_n tokens it has.
 
-        kept_ranges: a choice made elsewhere (an earlier answer's), in place of scoring. Raises RequestError for bad ranges; with
-        on_error "error" also what the scorer raises.
+        kept_ranges: a choice made elsewhere (an earlier answer's), in place of scoring. Raises RequestError for bad
+        ranges; with on_error "error" also what the scorer raises.
         """
         config = config or self.config
         num_tokens, new = len(token_ids), len(token_ids) - cached_n
@@ -195,10 +208,10 @@ class SpecPrefill:
             return self._finish(dense, kept, "kept ranges given with the request")
         if not enabled:
             return self._finish(dense, dense.kept, None)
-        if skipped := self._guard(token_ids, new, config, facts or RequestFacts(), report):
-            report.status, report.reason = skipped
-            return self._finish(dense, dense.kept, None)
         try:
+            if skipped := self._guard(token_ids, new, config, facts or RequestFacts(), report):
+                report.status, report.reason = skipped
+                return self._finish(dense, dense.kept, None)
             scored = self.score(token_ids, config, first=cached_n, mark_at=mark_at, progress=progress)
         except VkPrefillError as error:
             if config.on_error == "error" or self.target.device.lost:
@@ -295,7 +308,18 @@ class SpecPrefill:
                 report.status, report.reason = guards.KEPT_ALL, f"all of the {new} new tokens were kept"
         plan.kept = kept
         report.kept_n, report.kept_ranges = len(kept), tokens_to_ranges(kept)
+        report.importance, report.kept = plan.importance, kept
         return plan
+
+
+def given_plan(kept_ranges: Sequence[Sequence[int]], num_tokens: int, cached_n: int = 0) -> Plan:
+    """The plan of kept ranges that came with a request, without a draft."""
+    kept = ranges_to_tokens(kept_ranges, num_tokens, cached_n)
+    report = SpecPrefillReport(guards.ACTIVE, "kept ranges given with the request", num_tokens, cached_n, len(kept))
+    if len(kept) == num_tokens - cached_n:
+        report.status = guards.KEPT_ALL
+    report.kept_ranges, report.kept = tokens_to_ranges(kept), kept
+    return Plan(kept, report)
 
 
 def report_new(report: SpecPrefillReport) -> int:
@@ -311,7 +335,7 @@ def tokens_to_ranges(kept: np.ndarray) -> list[list[int]]:
 
 
 def ranges_to_tokens(ranges: Sequence[Sequence[int]], num_tokens: int, first: int) -> np.ndarray:
-    """[start, end) pairs of a request -> positions int64, those below `first` left out. The last token is always among them.
+    """[start, end) pairs of a request -> positions int64, those below `first` left out. The last token is always one.
 
     Raises RequestError for pairs that are not rising whole numbers from 0 to num_tokens.
     """

@@ -85,7 +85,9 @@ class SpecPrefillConfig:
         0, Whole(0, 4096), "score with the queries of this many last prompt tokens in place of lookahead; 0: lookahead"
     )
     window: int | str = _setting(
-        0, OrWord("auto", TOKENS), "tokens of the prompt that the draft reads at once; 0: all; auto: by draft_context",
+        0,
+        OrWord("auto", TOKENS),
+        "tokens of the prompt that the draft reads at once; 0: all; auto: by draft_context",
         "SP_WINDOW",
     )
     draft_context: int = _setting(
@@ -98,9 +100,7 @@ class SpecPrefillConfig:
         1.5, FACTOR, "factor on the importance of the first tokens", "SP_BOOST_FIRST_MULT"
     )
     boost_first_n: int = _setting(64, TOKENS, "how many first tokens get boost_first_mult", "SP_BOOST_FIRST_N")
-    boost_last_mult: float = _setting(
-        1.3, FACTOR, "factor on the importance of the last tokens", "SP_BOOST_LAST_MULT"
-    )
+    boost_last_mult: float = _setting(1.3, FACTOR, "factor on the importance of the last tokens", "SP_BOOST_LAST_MULT")
     boost_last_n: int = _setting(128, TOKENS, "how many last tokens get boost_last_mult", "SP_BOOST_LAST_N")
 
     # guards

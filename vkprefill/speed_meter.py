@@ -2,7 +2,9 @@
 
 
 class SpeedMeter:
-    """Tokens per second of the runs of this process: running means that follow the last runs; None before there are any."""
+    """Tokens per second of the runs of this process: running means that follow the last runs; None before there are
+    any.
+    """
 
     MIN_TOKENS = 64  # of a prefill that says something about speed
     WEIGHT = 0.25  # of the newest run

@@ -1,7 +1,7 @@
 """The compiled shaders that ship with the package, with what each binds.
 
-`tools/compile_shaders.py` writes vkprefill/spirv/NAME.spv and manifest.json. Where the sources lie beside the package, a manifest made
-from other sources is refused: a kernel that is not the one in the source is the worst kind of stale.
+`tools/compile_shaders.py` writes vkprefill/spirv/NAME.spv and manifest.json. Where the sources lie beside the package,
+a manifest made from other sources is refused: a kernel that is not the one in the source is the worst kind of stale.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def _sources_hash(folder: Path) -> str:
 
 @cache
 def manifest() -> dict[str, dict]:
-    """Name -> manifest entry of every shader. Raises DeviceError when it is missing, damaged or made from other sources."""
+    """Name -> manifest entry of every shader. Raises DeviceError when it is missing, damaged or made from other
+    sources.
+    """
     try:
         content = json.loads((SPIRV / "manifest.json").read_text())
         shaders, sources = content["shaders"], content["sources"]
@@ -83,7 +85,9 @@ def load_shader(name: str) -> Shader:
 def pack_words(
     shader: str, kind: str, declared: tuple[tuple[str, str], ...], values: dict[str, int | float]
 ) -> np.ndarray:
-    """Values by name -> u32 words in declared order, floats by their bits. Missing or unknown names are our own bugs: TypeError."""
+    """Values by name -> u32 words in declared order, floats by their bits. Missing or unknown names are our own bugs:
+    TypeError.
+    """
     if set(values) != {name for name, _ in declared}:
         raise TypeError(f"{shader}: {kind} {sorted(values)} given, {[name for name, _ in declared]} declared")
     words = [np.float32(values[n]).view(np.uint32) if t == "float" else np.uint32(values[n]) for n, t in declared]

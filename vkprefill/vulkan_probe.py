@@ -1,7 +1,8 @@
 """The Vulkan devices of this machine, asked through ctypes on the Vulkan loader, before kp is touched.
 
-kp.Manager() crashes the process where no driver is usable, so this module looks first. It also reports what kp does not:
-memory heaps, limits, the driver's name. Structure layouts are those of vulkan_core.h (Vulkan 1.1 and VK_KHR_driver_properties).
+kp.Manager() crashes the process where no driver is usable, so this module looks first. It also reports what kp does
+not: memory heaps, limits, the driver's name. Structure layouts are those of vulkan_core.h (Vulkan 1.1 and
+VK_KHR_driver_properties).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _STAGE_COMPUTE = 0x20
 class DeviceInfo:
     """One Vulkan device.
 
-    index: its number for kp; type: integrated, discrete, virtual, cpu or other; vendor_id: PCI number; memory_bytes: sum of its
-    device-local heaps, host_memory_bytes: of the others (0 when all memory is device-local); max_buffer_bytes: longest storage
-    buffer binding; missing: what this engine needs and the device lacks.
+    index: its number for kp; type: integrated, discrete, virtual, cpu or other; vendor_id: PCI number; memory_bytes:
+    sum of its device-local heaps, host_memory_bytes: of the others (0 when all memory is device-local);
+    max_buffer_bytes: longest storage buffer binding; missing: what this engine needs and the device lacks.
     """
 
     index: int
@@ -107,7 +108,7 @@ def probe() -> list[DeviceInfo]:
     instance = ctypes.c_void_p()
     if result := vulkan.vkCreateInstance(ctypes.byref(create), None, ctypes.byref(instance)):
         raise DeviceError(
-            f"Vulkan: vkCreateInstance gave {result}: no usable driver; install mesa-vulkan-drivers or your GPU's driver"
+            f"Vulkan: vkCreateInstance gave {result}: no usable driver; install mesa-vulkan-drivers or your GPU's"
         )
     try:
         count = ctypes.c_uint32()
@@ -161,7 +162,7 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
 
 
 def choose(wanted: str | int | None = None) -> DeviceInfo:
-    """The device with the index or part of the name `wanted`; None: the fastest kind there is (discrete, integrated, ..., cpu).
+    """The device with the index or part of the name `wanted`; None: the fastest kind (discrete, integrated, ..., cpu).
 
     Raises DeviceError when nothing fits, or when the device lacks what the engine needs.
     """

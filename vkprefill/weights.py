@@ -1,6 +1,7 @@
 """File -> device: matrices packed and split by rows into parts, vectors as float32.
 
-Slices of rows are checked for NaN and packed by threads (numpy works without the interpreter lock) while the slice before is uploaded.
+Slices of rows are checked for NaN and packed by threads (numpy works without the interpreter lock) while the slice
+before is uploaded.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class MatrixPart:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight matrix [rows, columns] on the device, in parts of rows. layout names the shader variant that reads it."""
+    """A weight matrix [rows, columns] on the device, in parts of rows. layout names its shader variant."""
 
     name: str
     layout: str
@@ -144,7 +145,9 @@ def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int
 
 
 def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> tuple[list[Buffer], dict[str, list[Buffer]]]:
-    """(pools, tensor -> its places in them). Pieces follow each other in few large buffers, so that layers can share pipelines."""
+    """(pools, tensor -> its places in them). Pieces follow each other in few large buffers, so that layers can share
+    pipelines.
+    """
     limit = min(POOL_BYTES, device.info.max_buffer_bytes) // 4
     sizes, starts = [0], []
     for _, _, words in pieces:
@@ -154,7 +157,7 @@ def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> tuple[list[
         sizes[-1] += words
     pools = [device.buffer(f"weights {i}", (size,), np.uint32, kind="weights") for i, size in enumerate(sizes)]
     places: dict[str, list[Buffer]] = {}
-    for (name, label, words), (pool, offset) in zip(pieces, starts):
+    for (name, label, words), (pool, offset) in zip(pieces, starts, strict=True):
         places.setdefault(name, []).append(pools[pool].part(label, offset, (words,)))
     return pools, places
 
@@ -166,7 +169,7 @@ def _load_matrix(
     row_bytes = packed_row_bytes(weight_type, columns)
     step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
     parts = []
-    for place, (first, count) in zip(places, part_rows(rows, row_bytes)):
+    for place, (first, count) in zip(places, part_rows(rows, row_bytes), strict=True):
         slices = ((a, min(step, first + count - a)) for a in range(first, first + count, step))
         device.upload(place, _ahead(pool, lambda part: _pack(file, spec.name, weight_type, *part), slices))
         parts.append(MatrixPart(first, count, place))

@@ -183,10 +183,10 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
         )
     with model:
         if args.ctx_size is None:
+            file_context = model.config.max_position_embeddings
             notice(
                 f"{model.config.name} on {model.device.info.name}, context {model.max_context} tokens "
-                f"({'the file has' if model.max_context == model.config.max_position_embeddings else 'what fits; the file has'} "
-                f"{model.config.max_position_embeddings})"
+                f"({'' if model.max_context == file_context else 'what fits; '}the file has {file_context})"
             )
         if args.verbose:
             for line in describe_kernels(model):

@@ -27,11 +27,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"{d.index}: {d.name}")
         print(f"   type {d.type}, driver {d.driver}, Vulkan {d.api_version}, profile {profile_for(d).name}")
         print(
-            f"   memory {d.memory_bytes / 2**30:.1f} GiB on the device, {d.host_memory_bytes / 2**30:.1f} GiB beside it; "
+            f"   memory {d.memory_bytes / 2**30:.1f} GiB on the device, "
+            f"{d.host_memory_bytes / 2**30:.1f} GiB beside it; "
             f"subgroup size {d.subgroup_size}"
         )
         print(
-            f"   limits: buffer {d.max_buffer_bytes / 2**20:,.0f} MiB, workgroup {d.max_workgroup_invocations} invocations, "
+            f"   limits: buffer {d.max_buffer_bytes / 2**20:,.0f} MiB, "
+            f"workgroup {d.max_workgroup_invocations} invocations, "
             f"shared memory {d.max_shared_bytes / 1024:.0f} KiB"
         )
         if d.missing:

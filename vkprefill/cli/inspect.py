@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     )
     for name, value in asdict(config).items():
         if name == "layer_types":
-            value = f"{len(config.linear_layers)} linear_attention, {len(config.attention_layers)} full_attention {config.attention_layers}"
+            attention = config.attention_layers
+            value = f"{len(config.linear_layers)} linear_attention, {len(attention)} full_attention {attention}"
         print(f"  {name:24} {value}")
     print(f"memory for a context of {context} tokens, KV cache {kv_type(args)}, prefill in steps of {chunk} tokens:")
     for name, num_bytes in {**asdict(bill), "total": bill.total}.items():

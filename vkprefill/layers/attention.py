@@ -1,4 +1,4 @@
-"""Full attention with an output gate: grouped queries, per-head norms, partial rotary, causal softmax over the cache."""
+"""Full attention with an output gate: grouped queries, head norms, partial rotary, causal softmax over the cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def attention(
 ) -> None:
     """x[T, D] += attention of h[T, D]; appends this call's keys and values to the cache.
 
-    tap(p, layer) is called once queries and keys are in place, to record what reads them. rows_only: nothing after that, and no values.
+    tap(p, layer) is called once queries and keys are in place, to record what reads them. rows_only: nothing after
+    that, and no values.
     """
     c, s = config, scratch
     heads, kv_heads, eps = c.num_attention_heads, c.num_key_value_heads, c.rms_norm_eps

@@ -1,0 +1,75 @@
+// What stands under an answer: the status of speculative prefill, the tokens that were run, the time to the first token.
+
+import { count, duration, element, percent } from "./text.js";
+
+const WORDS = {
+  disabled: "dense, speculative prefill off",
+  skipped_tool_guard: "dense, the prompt defines tools",
+  skipped_min_tokens: "dense, few new tokens",
+  skipped_break_even: "dense, scoring would not pay",
+  kept_all: "dense, every token kept",
+  active: "sparse prefill",
+  failed: "dense, scoring failed",
+};
+
+const PARTS = [
+  ["score", "scoring", "score_ms"],
+  ["lookahead", "look-ahead", "lookahead_ms"],
+  ["select", "selection", "select_ms"],
+  ["prefill", "prefill", "sparse_prefill_ms"],
+];
+
+export function figures(report, timings) {
+  return element(
+    "div",
+    { className: "figures" },
+    element("p", {}, status(report), ` ${sentence(report.reason)}`),
+    element("p", { className: "counts" }, counts(report)),
+    firstToken(report),
+    element("p", {}, speed(timings)),
+  );
+}
+
+export function status(report) {
+  const words = WORDS[report.status] ?? report.status;
+  return element("span", { className: `status ${report.status}`, title: report.status }, words);
+}
+
+export function sentence(reason) {
+  return `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`;
+}
+
+export function counts(report) {
+  const { prompt_n: total, cached_n: cached, kept_n: kept } = report;
+  const fresh = total - cached;
+  const share = report.status === "active" ? ` (${percent(kept, fresh)})` : "";
+  const run = `Ran ${count(kept)} of ${count(fresh)} new tokens${share}`;
+  return cached ? `${run}; ${count(cached)} of ${count(total)} came from the cache.` : `${run}, none from the cache.`;
+}
+
+function speed(timings) {
+  const { predicted_n: tokens, predicted_ms: ms, predicted_per_second: rate } = timings;
+  return rate ? `${count(tokens)} tokens generated in ${duration(ms)}, ${rate.toFixed(1)} a second.` : "";
+}
+
+// A bar of the parts of the time to the first token, and one of a dense prefill's estimate in the same scale.
+function firstToken(report) {
+  const parts = PARTS.map(([kind, name, field]) => [kind, name, report[field]]).filter(([, , ms]) => ms > 0);
+  const rest = report.ttft_ms - parts.reduce((sum, [, , ms]) => sum + ms, 0);
+  if (rest > report.ttft_ms / 200) parts.push(["rest", "other", rest]);
+  const dense = report.dense_estimate_ms;
+  const longest = Math.max(report.ttft_ms, dense ?? 0);
+  const bar = (pieces) => {
+    const line = element("div", { className: "bar", ariaHidden: "true" });
+    for (const [kind, name, ms] of pieces) {
+      const piece = element("i", { className: kind, title: `${name} ${duration(ms)}` });
+      piece.style.width = `${(100 * ms) / longest}%`;
+      line.append(piece);
+    }
+    return line;
+  };
+  const rows = [element("dt", {}, "first token"), element("dd", {}, duration(report.ttft_ms)), bar(parts)];
+  if (dense) rows.push(element("dt", {}, "dense"), element("dd", {}, `about ${duration(dense)}`), bar([["dense", "dense", dense]]));
+  const split = element("ul", {}, ...parts.map(([kind, name, ms]) => element("li", { className: kind }, `${name} ${duration(ms)}`)));
+  return element("div", { className: "first" }, element("dl", {}, ...rows), split);
+}
