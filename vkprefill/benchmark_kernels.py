@@ -150,11 +150,19 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
         if depth:
             model.extend(tokens[:depth], cache)
         start = cache.snapshot()
+        counts: list[int] = []  # of each run: less than a chunk where the past is long
+
+        def count_tokens(first: int, count: int) -> _Timed:
+            counts.append(count)
+            return chunk
+
+        model.run_prefill(tokens[: model.prefill_chunk], None, cache, None, program_for=count_tokens)  # compiles too
+        model.run_decode(tokens[0], cache, 1, program=lambda: step)
 
         def prefill(program: _Timed | None) -> float:
             cache.restore(start)
-            tokens_in_use, began = tokens[: model.prefill_chunk], clock()
-            model.run_prefill(tokens_in_use, None, cache, None, program_for=program and (lambda *_: program))
+            began = clock()
+            model.run_prefill(tokens[: counts[0]], None, cache, None, program_for=program and (lambda *_: program))
             return clock() - began
 
         def decode(program: _Timed | None) -> float:
@@ -174,7 +182,7 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
                 lambda label, dispatch, rows, count=count: amounts.of(label, dispatch, rows, count, depth),
             )
             for kind, timer, run, count in (
-                ("prefill", chunk, prefill, model.prefill_chunk),
+                ("prefill", chunk, prefill, counts[0]),
                 ("decode", step, decode, 1),
             )
         ]
@@ -192,7 +200,6 @@ def _phase(
     amount_of: Callable[[str, tuple[str, float], int], Amount],
 ) -> Phase:
     samples, wholes, empties = [], [], []
-    run(timer)  # compiles
     for _ in range(repetitions):
         empty.run()  # each time anew: what a submission costs depends on how busy the machine is
         empties.append(statistics.median(empty.seconds))

@@ -101,7 +101,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     check(args)
     prompts = [n for n in args.n_prompt if n]
-    step = args.batch_size or LONGEST_CHUNK if args.kernels else 0
+    step = (args.batch_size or LONGEST_CHUNK) + 1 if args.kernels else 0
     args.ctx_size = args.ctx_size or max(
         MIN_CONTEXT, max(prompts, default=FIRST_PROMPT) + START_DECODES, max(args.n_depth) + max(args.n_gen, step)
     )
