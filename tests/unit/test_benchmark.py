@@ -159,15 +159,16 @@ def test_kernels_are_grouped_and_measured_against_the_nearer_ceiling():
     assert figures[-3] == Figure("prefill: matmul", "CPU-s", (3.0, 5.0))
 
 
-@pytest.fixture
-def compare_main():
-    spec = importlib.util.spec_from_file_location("compare", ROOT / "benchmarks" / "compare.py")
+def script(name: str):
+    """A script of benchmarks/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.main
+    return module
 
 
-def test_compare_on_the_command_line(compare_main, tmp_path, capsys):
+def test_compare_on_the_command_line(tmp_path, capsys):
+    compare_main = script("compare").main
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text(Record({"device": "a"}, [figure(10, 11), figure(5, name="load", unit="s")]).to_json())
     new.write_text(Record({"device": "b"}, [figure(20, 21), figure(7, name="load", unit="s")]).to_json())
@@ -178,6 +179,19 @@ def test_compare_on_the_command_line(compare_main, tmp_path, capsys):
     assert "device differs" in err
     assert compare_main([str(old), str(tmp_path / "none.json")]) == 1
     assert capsys.readouterr().err.startswith("Error: ")
+
+
+def test_peers_ratios_and_correlations():
+    peers = script("peers")
+    figures = [
+        figure(10.0, name="vkprefill: prefill 8"),
+        figure(4.0, 5.0, 6.0, name="llama.cpp Vulkan: prefill 8"),
+        figure(1.0, name="llama.cpp CPU: decode at 8"),  # without vkprefill's: no ratio
+    ]
+    assert peers.ratios(figures) == "- prefill 8, tokens/s: vkprefill is 2 times llama.cpp Vulkan"
+    logits = {"vkprefill": [0.0, 1.0, 2.0], "llama.cpp CPU": [1.0, 2.0, 3.0], "llama.cpp Vulkan": [2.0, 1.0, 0.0]}
+    assert peers.correlations(logits) == pytest.approx({"llama.cpp CPU": 1.0, "llama.cpp Vulkan": -1.0})
+    assert peers.correlations({"llama.cpp CPU": [1.0]}) == {}
 
 
 def test_stored_records_are_records():
