@@ -62,7 +62,7 @@ class EngineClient:
         self.stage = "starting"
         self.lost = False
         self.exit_code: int | None = None
-        self.served = 0  # jobs that ended well since the engine was started
+        self._rebuilt = False  # since a job last ended well
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class EngineClient:
                 if isinstance(event, Failed):
                     raise ApiError(event.status, event.message, retry_after=1 if event.status == 503 else None)
                 if isinstance(event, Done):
-                    self.served += 1
+                    self._rebuilt = False
                 yield event
         finally:
             self._last_seconds = time.monotonic() - started
@@ -140,11 +140,13 @@ class EngineClient:
                 return
             if self._job_id:
                 self._events.put_nowait(Failed(self._job_id, 500, failure.message))
-            if failure.lost and self.served:
+            if failure.lost and not self._rebuilt:
                 log.warning("%s; loading again", failure.message)
-                self.lost, self.served, self.stage = True, 0, f"{failure.message}; loading again"
+                self.lost = self._rebuilt = True
+                self.stage = f"{failure.message}; loading again"
                 continue
-            self.stage, self.exit_code = failure.message, EXIT_DEVICE_LOST if failure.lost else EXIT_NOT_LOADED
+            self.stage = failure.message
+            self.exit_code = EXIT_DEVICE_LOST if failure.lost or self.lost else EXIT_NOT_LOADED
             log.error("Error: %s", failure.message)
             self._on_failure()
             return

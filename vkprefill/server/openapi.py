@@ -89,7 +89,7 @@ def _get(
 def _post(summary: str, body: Json, answer: Json, *, stream: bool = False) -> Json:
     content = {"application/json": {"schema": answer}}
     if stream:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}
     errors = _errors(400, 401, 408, 413, 500, 503, 504) if stream else _errors(400, 401, 408, 413)
     return {
         "summary": summary,

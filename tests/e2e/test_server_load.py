@@ -1,0 +1,157 @@
+"""The server under load: eight clients at once, hundreds of requests, fuzzed requests. Slow; `pytest -m slow tests/e2e/test_server_load.py`.
+
+VKPREFILL_LOAD_S: how long the clients go on; VKPREFILL_SOAK_REQUESTS: how many requests the soak has.
+"""
+
+import contextlib
+import json
+import os
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from vkprefill.errors import DeviceError
+from vkprefill.vulkan_probe import choose
+
+pytest.importorskip("uvicorn")
+
+from tests.e2e.server_process import ServerProcess  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = [json.loads(line) for line in (Path(__file__).parents[1] / "data" / "demo_prompts.jsonl").read_text().splitlines()]
+SPARSE = {"specprefill": {"min_tokens": 0, "break_even": False}}
+LOAD_S = float(os.environ.get("VKPREFILL_LOAD_S", 120))
+SOAK_REQUESTS = int(os.environ.get("VKPREFILL_SOAK_REQUESTS", 200))
+NUM_CLIENTS = 8
+
+
+@pytest.fixture(autouse=True)
+def some_device():
+    try:
+        choose(None)
+    except DeviceError as error:
+        pytest.skip(f"no Vulkan device: {error}")
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def test_eight_clients(record_property):
+    """Mixed prompts, streamed or not, some clients leave: right answers or clear refusals, and /health answers at once."""
+    with ServerProcess("-c", 8192, "--parallel", 4) as server:
+        end, lock = time.monotonic() + LOAD_S, threading.Lock()
+        statuses, wrong, health = Counter(), [], []
+
+        def one_request(client: httpx.Client, rng: random.Random) -> None:
+            row = rng.choice(PROMPTS)
+            kind = rng.choice(["dense", "sparse", "stream", "leave", "talk", "bad"])
+            body = {"messages": user(row["user"]), "max_tokens": 8, "stream": kind in ("stream", "leave"), "specprefill": kind == "sparse"}
+            if kind == "sparse":
+                body |= SPARSE
+            elif kind == "talk":
+                body["messages"] += [{"role": "assistant", "content": row["answer"]}, *user("And which colour?")]
+            elif kind == "bad":
+                body["temperature"] = "warm"
+            if kind == "leave":
+                with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                    for _ in zip(range(rng.randrange(3)), response.iter_lines(), strict=False):
+                        pass
+                return
+            response = client.post("/v1/chat/completions", json=body)
+            with lock:
+                statuses[kind, response.status_code] += 1
+            if kind == "dense" and response.json()["choices"][0]["message"]["content"] != row["answer"]:
+                wrong.append((row["id"], response.json()["choices"][0]["message"]["content"]))
+            if kind == "stream":
+                assert response.text.endswith("data: [DONE]\n\n")
+
+        def client_loop(seed: int) -> None:
+            with httpx.Client(base_url=server.url, timeout=120, trust_env=False) as client:
+                rng = random.Random(seed)
+                while time.monotonic() < end:
+                    one_request(client, rng)
+
+        def health_loop() -> None:
+            with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
+                while time.monotonic() < end:
+                    start = time.monotonic()
+                    assert client.get("/health").status_code == 200
+                    health.append(time.monotonic() - start)
+                    time.sleep(0.05)
+
+        with ThreadPoolExecutor(NUM_CLIENTS + 1) as pool:
+            for future in [pool.submit(health_loop), *(pool.submit(client_loop, seed) for seed in range(NUM_CLIENTS))]:
+                future.result()
+        server.wait_for(server.idle)
+        figures = {f"health_p{int(share * 100)}_ms": round(percentile(health, share) * 1e3, 1) for share in (0.5, 0.9, 0.99)}
+        print(f"\n{sum(statuses.values())} answers in {LOAD_S:g} s: {dict(statuses)}; {figures}; wrong: {wrong}")
+        record_property("load", figures)
+        assert {(kind, status) for kind, status in statuses} == {(kind, 400 if kind == "bad" else 200) for kind in ("dense", "sparse", "stream", "talk", "bad")}
+        assert not wrong, "the prompts' answers are those of single runs"
+        assert "Traceback" not in server.stderr
+        assert figures["health_p50_ms"] < 100
+
+
+def test_soak():
+    """Hundreds of sparse prefills: the status stays active, and memory is as after the first ones."""
+    with ServerProcess("-c", 4096, "--parallel", 2, "--specprefill-min-tokens", 0, "--no-specprefill-break-even") as server:
+        statuses, memory = Counter(), []
+        (engine,) = (pid for pid in server.children() if "resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_text())
+        for number in range(SOAK_REQUESTS):
+            row = PROMPTS[number % len(PROMPTS)]
+            answer = server.client.post("/v1/chat/completions", json={"messages": user(f"Number {number}. " + row["user"]), "max_tokens": 4}).json()
+            statuses[answer["specprefill"]["status"]] += 1
+            device = sum(float(line.rsplit(" ", 1)[1]) for line in server.client.get("/metrics").text.splitlines()
+                         if line.startswith("vkprefill:device_memory_bytes{"))
+            memory.append((resident_bytes(server.process.pid), resident_bytes(engine), device))
+        settled, last = memory[len(memory) // 5], memory[-1]
+        print(f"\n{SOAK_REQUESTS} requests: {dict(statuses)}; MiB (server, engine, device) after a fifth {[round(n / 2**20, 1) for n in settled]}, "
+              f"at the end {[round(n / 2**20, 1) for n in last]}")
+        assert statuses == {"active": SOAK_REQUESTS}
+        assert last[2] <= max(device for _, _, device in memory[: len(memory) // 5])
+        assert last[0] < settled[0] + 16 * 2**20 and last[1] < settled[1] + 32 * 2**20
+
+
+def test_fuzz():
+    """Requests made from /openapi.json: no answer but those that it describes, and never a 500."""
+    schemathesis = pytest.importorskip("schemathesis")
+    hypothesis = pytest.importorskip("hypothesis")
+    with ServerProcess("-c", 1024, "-n", 2, "--no-specprefill-break-even", "--specprefill-min-tokens", 16) as server:
+        schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+        checks = schemathesis.checks.CHECKS.get_by_names(
+            ["not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance"])
+        count = Counter()
+
+        for operation in (result.ok() for result in schema.get_all_operations()):
+            for mode in schemathesis.GenerationMode:
+                @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+                @hypothesis.settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck),
+                                     derandomize=True, phases=[hypothesis.Phase.generate])
+                def run(case):
+                    response = case.call()
+                    count[response.status_code] += 1
+                    case.validate_response(response, checks=checks)
+
+                with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # nothing can be wrong in a request without a body
+                    run()
+        print(f"\nfuzz: {dict(count)}")
+        assert server.client.get("/health").status_code == 200 and "Traceback" not in server.stderr
+        assert sum(count.values()) > 300
