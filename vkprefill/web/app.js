@@ -1,8 +1,8 @@
 // The chat page: turns of a conversation, the options of speculative prefill, the prompt of an answer.
 
 import { ServerError, apiKey, getJson, health, streamChat } from "./api.js";
-import { counts, figures, sentence, status } from "./figures.js";
-import { heatMap, heatScale, tokenKeys } from "./heat_map.js";
+import { figures, sentence, status } from "./figures.js";
+import { heatMap, heatScale, overview, tokenKeys } from "./heat_map.js";
 import { count, element, markdown, percent } from "./text.js";
 
 const LONG_MESSAGE = 700; // characters that are shown before "Show all"
@@ -71,14 +71,15 @@ function showOptions() {
   $("automatic").setAttribute("aria-pressed", String(automatic));
   $("keep").classList.toggle("idle", automatic);
   const share = automatic && draft ? automaticShare(draft) : `${$("keep").value} % of the tokens`;
-  $("kept").textContent = draft === null ? "" : share;
-  $("keep").setAttribute("aria-valuetext", share);
+  $("kept").textContent = automatic && share.includes("importance") ? "by importance" : `${$("keep").value} % of tokens`;
+  $("automatic").title = draft ? `The server's settings: ${automaticShare(draft)}` : "";
+  $("keep").setAttribute("aria-valuetext", automatic ? `automatic: ${share}` : share);
 }
 
 function automaticShare(draft) {
   const mass = draft.select_mode === "mass" && draft.keep_ratio < 1;
   const share = mass ? `${Math.round(100 * draft.cumulative_mass)} % of importance` : `${Math.round(100 * draft.keep_ratio)} % of the tokens`;
-  return draft.max_keep ? `${share}, at most ${count(draft.max_keep)}` : share;
+  return draft.max_keep ? `${share}, at most ${count(draft.max_keep)} tokens` : share;
 }
 
 // The request's field `specprefill`.
@@ -260,19 +261,25 @@ function userMessage(text) {
 
 // ---- the prompt of an answer
 
-const forgetToken = tokenKeys($("prompt"), $("token"));
+const tokenAt = tokenKeys($("prompt"), $("token"));
+$("overview").addEventListener("click", (event) => {
+  const { left, width } = $("overview").getBoundingClientRect();
+  tokenAt.show(Math.floor(((event.clientX - left) / width) * $("overview").viewBox.baseVal.width));
+});
 
 function showPrompt(turn) {
   const { report } = turn;
   const { prompt_n: total, cached_n: cached, kept_n: kept, importance } = report;
   const fresh = total - cached;
-  forgetToken();
+  tokenAt.forget();
   $("panel-title").textContent =
-    report.status === "active" ? `${count(kept)} of ${count(fresh)} ${cached ? "new " : ""}tokens kept (${percent(kept, fresh)})` : `${count(total)} tokens, none dropped`;
+    report.status === "active" ? `${count(kept)} of ${count(fresh)} ${cached ? "new " : ""}tokens kept (${percent(kept, fresh)})` : `${count(fresh)} ${cached ? "new " : ""}tokens, none dropped`;
   const unscored = importance ? "" : " The draft did not score it, so nothing is coloured.";
-  $("panel-note").replaceChildren(status(report), ` ${sentence(report.reason)} ${counts(report)}${unscored}`);
+  $("panel-note").replaceChildren(status(report), ` ${sentence(report.reason)}${unscored}`);
   $("map").hidden = false;
   $("scale-box").hidden = !importance;
+  $("legend-dropped").hidden = kept === fresh;
+  $("legend-cached").hidden = cached === 0;
   if (importance) {
     const { low, top } = heatScale(importance);
     $("low").textContent = `importance \u2264 ${Number(low.toPrecision(2))}`;
@@ -281,10 +288,11 @@ function showPrompt(turn) {
   $("prompt").setAttribute("aria-label", `The prompt: ${$("panel-title").textContent}`);
   $("prompt").replaceChildren(...heatMap(report));
   $("prompt").scrollTop = 0;
+  overview($("overview"), report);
 }
 
 function clearPrompt() {
-  forgetToken();
+  tokenAt.forget();
   $("map").hidden = true;
   $("prompt").replaceChildren();
   $("panel-title").textContent = "Prompt";

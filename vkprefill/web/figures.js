@@ -7,7 +7,7 @@ const WORDS = {
   skipped_tool_guard: "dense, the prompt defines tools",
   skipped_min_tokens: "dense, few new tokens",
   skipped_break_even: "dense, scoring would not pay",
-  kept_all: "dense, every token kept",
+  kept_all: "dense, all kept",
   active: "sparse prefill",
   failed: "dense, scoring failed",
 };
@@ -24,9 +24,8 @@ export function figures(report, timings) {
     "div",
     { className: "figures" },
     element("p", {}, status(report), ` ${sentence(report.reason)}`),
-    element("p", { className: "counts" }, counts(report)),
     firstToken(report),
-    element("p", {}, speed(timings)),
+    element("ul", { className: "facts" }, ...facts(report, timings).map((fact) => element("li", {}, fact))),
   );
 }
 
@@ -39,17 +38,16 @@ export function sentence(reason) {
   return `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`;
 }
 
-export function counts(report) {
+function facts(report, timings) {
   const { prompt_n: total, cached_n: cached, kept_n: kept } = report;
-  const fresh = total - cached;
-  const share = report.status === "active" ? ` (${percent(kept, fresh)})` : "";
-  const run = `Ran ${count(kept)} of ${count(fresh)} new tokens${share}`;
-  return cached ? `${run}; ${count(cached)} of ${count(total)} came from the cache.` : `${run}, none from the cache.`;
-}
-
-function speed(timings) {
-  const { predicted_n: tokens, predicted_ms: ms, predicted_per_second: rate } = timings;
-  return rate ? `${count(tokens)} tokens generated in ${duration(ms)}, ${rate.toFixed(1)} a second.` : "";
+  const { predicted_n: generated, predicted_per_second: rate } = timings;
+  const share = report.status === "active" ? ` (${percent(kept, total - cached)})` : "";
+  return [
+    `prompt ${count(total)} tokens`,
+    `cached ${count(cached)}`,
+    `kept ${count(kept)} of ${count(total - cached)}${share}`,
+    `answer ${count(generated)} tokens${rate ? `, ${rate.toFixed(1)} per second` : ""}`,
+  ];
 }
 
 // A bar of the parts of the time to the first token, and one of a dense prefill's estimate in the same scale.

@@ -4,6 +4,7 @@ import { element, visible } from "./text.js";
 
 const LEVELS = 8;
 const RANGE = 30; // the colours span importance from a thirtieth of the greatest upwards, on a logarithmic scale
+const MOST_BARS = 240; // of the overview
 const MOST_SPANS = 20000; // longer prompts: neighbours of one colour become one
 const SPECIAL = /^<(\|[^|<>]+\||\/?think|\/?tool_call)>$/;
 
@@ -41,29 +42,56 @@ export function heatScale(importance) {
   return { low: top / RANGE, top };
 }
 
-function heatLevels(importance) {
+// 0 to 1 for each token: importance on a logarithmic scale.
+function heat(importance) {
   const { low } = heatScale(importance);
   if (!(low > 0)) return importance.map(() => 0);
-  return importance.map((value) =>
-    Math.min(Math.floor((LEVELS * Math.log(Math.max(value, low) / low)) / Math.log(RANGE)), LEVELS - 1),
-  );
+  return importance.map((value) => Math.min(Math.log(Math.max(value, low) / low) / Math.log(RANGE), 1));
+}
+
+const heatLevels = (importance) => heat(importance).map((value) => Math.min(Math.floor(LEVELS * value), LEVELS - 1));
+
+// "cached", "kept" or "dropped" for each token.
+function tokenStates({ tokens, cached_n: cached, kept_ranges: ranges }) {
+  const states = tokens.map((_, t) => (t < cached ? "cached" : "dropped"));
+  for (const [start, end] of ranges) states.fill("kept", start, end);
+  return states;
+}
+
+// The whole prompt at a glance, in an SVG element: bars as high as the greatest importance in their part, coloured where tokens are kept.
+export function overview(svg, report) {
+  const total = report.tokens.length;
+  const size = Math.max(1, Math.ceil(total / MOST_BARS));
+  const heights = report.importance ? heat(report.importance) : null;
+  const states = tokenStates(report);
+  svg.setAttribute("viewBox", `0 0 ${total} 1`);
+  svg.replaceChildren();
+  for (let start = 0; start < total; start += size) {
+    const end = Math.min(start + size, total);
+    const state = states.slice(start, end).includes("kept") ? "kept" : states[start];
+    const height = 0.08 + 0.92 * (heights ? heights.slice(start, end).reduce((a, b) => Math.max(a, b), 0) : 0);
+    const bar = document.createElementNS(svg.namespaceURI, "rect");
+    const place = { x: start, y: 1 - height, width: end - start, height, class: state };
+    for (const [name, value] of Object.entries(place)) bar.setAttribute(name, value);
+    svg.append(bar);
+  }
 }
 
 function span(piece) {
   const { start, end, text, level, special, importance } = piece;
   const name = end === start + 1 ? `token ${start}` : `tokens ${start} to ${end - 1}`;
   const value = importance === null ? "" : `, importance ${importance.toPrecision(3)}`;
-  const heat = level === null || piece.state === "cached" ? "" : `h${level}`;
-  const node = element("span", { className: `${heat}${special ? " special" : ""}`, title: `${name}${value}` }, text);
+  const colour = level === null || piece.state === "cached" ? "" : `h${level}`;
+  const node = element("span", { className: `${colour}${special ? " special" : ""}`, title: `${name}${value}` }, text);
+  node.dataset.start = start;
   node.dataset.count = end - start;
   return node;
 }
 
 // Whole characters of the prompt and the tokens that they are made of: one as a rule, several where a character is cut between them.
 function pieces(report, levels) {
-  const { tokens, importance, cached_n: cached, kept_ranges: ranges } = report;
-  const states = tokens.map((_, t) => (t < cached ? "cached" : "dropped"));
-  for (const [start, end] of ranges) states.fill("kept", start, end);
+  const { tokens, importance } = report;
+  const states = tokenStates(report);
   const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   const lenient = new TextDecoder("utf-8", { ignoreBOM: true });
   const found = [];
@@ -114,7 +142,7 @@ function merged(found) {
   return joined;
 }
 
-// Arrow keys and taps in `prompt` show the numbers of a token in `line`. Returns a function that forgets the token.
+// Arrow keys and taps in `prompt` show the numbers of a token in `line`. Returns { show(t), forget() }.
 export function tokenKeys(prompt, line) {
   let at = null;
   const spans = () => [...prompt.querySelectorAll("span[title]")];
@@ -158,5 +186,8 @@ export function tokenKeys(prompt, line) {
     const token = event.target.closest("span[title]");
     if (token) show(token);
   });
-  return () => show(null);
+  return {
+    show: (t) => show(spans().findLast((token) => shown(token) && Number(token.dataset.start) <= t)),
+    forget: () => show(null),
+  };
 }
