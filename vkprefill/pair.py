@@ -1,4 +1,4 @@
-"""A model and, for speculative prefill, its draft on the same device: how much context the draft gets, and what is measured before."""
+"""A model with its draft on the same device: how much context the draft gets, what is measured before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draft_room(
 
 
 def measure_speeds(model: Model, draft: Model, spec: SpecPrefillConfig, notice: Callable[[Model], None]) -> None:
-    """What the break-even guard will ask for, measured where it is not known; `notice` is called before each measurement."""
+    """Measure what the break-even guard will ask for and is not known; `notice` is called before each time."""
     if spec.break_even:
         for one, given in ((draft, spec.draft_tokens_per_s), (model, spec.target_tokens_per_s)):
             if not given and not has_speed(one):

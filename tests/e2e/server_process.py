@@ -16,13 +16,15 @@ LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)")
 
 
 class ServerProcess:
-    """A context manager: started and ready inside, gone after. Its cache folder is a temporary one unless the environment names one."""
+    """A context manager: started and ready inside, gone after. Its cache folder is temporary unless XDG_CACHE_HOME is set."""
 
     def __init__(self, *options: object, wait: bool = True) -> None:
         self._folder = tempfile.TemporaryDirectory()
         environment = {"XDG_CACHE_HOME": self._folder.name, **os.environ, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "vkprefill", "serve", "--port", "0", *map(str, options)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
+        )
         self.lines: list[str] = []
         self._address = threading.Event()
         self.url = ""
@@ -66,7 +68,9 @@ class ServerProcess:
     def metric(self, name: str) -> float:
         """A line of /metrics, labels included."""
         text = self.client.get("/metrics").text
-        return next(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"vkprefill:{name} "))
+        return next(
+            float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"vkprefill:{name} ")
+        )
 
     def idle(self) -> bool:
         return self.metric("requests_processing") == 0 and self.metric("requests_deferred") == 0

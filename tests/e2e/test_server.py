@@ -22,11 +22,20 @@ pytest.importorskip("uvicorn")
 
 from tests.e2e.server_process import ServerProcess  # noqa: E402
 
-PROMPTS = [json.loads(line) for line in (Path(__file__).parents[1] / "data" / "demo_prompts.jsonl").read_text().splitlines()]
+PROMPTS = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "demo_prompts.jsonl").read_text().splitlines()
+]
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 SPARSE = {"specprefill": {"min_tokens": 0, "break_even": False, "keep_ratio": 0.3, "select_mode": "chunk"}}
 DENSE = {"specprefill": False}
-LONG = {"prompt": "The", "max_tokens": 400, "temperature": 100, "top_k": 0, "seed": 1, "stream": True}  # noise, which hardly ever ends
+LONG = {
+    "prompt": "The",
+    "max_tokens": 400,
+    "temperature": 100,
+    "top_k": 0,
+    "seed": 1,
+    "stream": True,
+}  # noise, which hardly ever ends
 FILLER = "The river was quiet and the bridge was old. "
 
 
@@ -55,7 +64,9 @@ def user(text: str) -> list[dict[str, str]]:
 
 def ask(client, messages: list[dict[str, str]], **fields: object):
     body = {name: fields.pop(name) for name in ("specprefill", "return_progress") if name in fields}
-    return client.chat.completions.create(model="any", messages=messages, extra_body=body, **{"max_tokens": 12, **fields})
+    return client.chat.completions.create(
+        model="any", messages=messages, extra_body=body, **{"max_tokens": 12, **fields}
+    )
 
 
 def text_of(answer) -> str:
@@ -78,7 +89,9 @@ def test_dense_answers_are_those_of_single_runs(client):
 def test_stream_and_whole_answer(client):
     messages = user("First of all. " + PROMPTS[3]["user"])
     whole = ask(client, messages, **SPARSE)
-    *_, last = chunks = list(ask(client, messages, stream=True, stream_options={"include_usage": True}, return_progress=True, **SPARSE))
+    *_, last = chunks = list(
+        ask(client, messages, stream=True, stream_options={"include_usage": True}, return_progress=True, **SPARSE)
+    )
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == text_of(whole)
     assert whole.specprefill["status"] == whole.timings["specprefill"] == "active"
     assert whole.specprefill["kept_n"] == whole.timings["prompt_n"] < whole.usage.prompt_tokens / 2
@@ -90,7 +103,7 @@ def test_stream_and_whole_answer(client):
 
 
 def test_conversations_keep_their_caches_apart(client):
-    """Two dense conversations and a sparse one in turn: each goes on from its own cache, and dense never from sparse."""
+    """Two dense conversations and a sparse one in turn: each goes on from its own cache, dense never from sparse."""
     talks = [(user(f"Talk {i}. " + PROMPTS[i]["user"]), settings) for i, settings in enumerate((DENSE, DENSE, SPARSE))]
     for turn in range(3):
         for messages, settings in talks:
@@ -122,9 +135,17 @@ def test_kept_ranges_of_a_request(client):
 
 def test_keep_percentages(server):
     for name, value in (("specprefill_keep_pct", 20), ("speculative_prefill_keep_pct", 0.2)):
-        body = {"messages": user(f"{name}. " + PROMPTS[7]["user"]), "specprefill": {"min_tokens": 0, "break_even": False}, name: value}
+        body = {
+            "messages": user(f"{name}. " + PROMPTS[7]["user"]),
+            "specprefill": {"min_tokens": 0, "break_even": False},
+            name: value,
+        }
         report = server.client.post("/v1/chat/completions", json=body).json()["specprefill"]
-        assert report["status"] == "active" and report["settings"]["keep_ratio"] == 0.2 and report["settings"]["select_mode"] == "chunk"
+        assert (
+            report["status"] == "active"
+            and report["settings"]["keep_ratio"] == 0.2
+            and report["settings"]["select_mode"] == "chunk"
+        )
 
 
 def test_short_prompts_and_tools_are_prefilled_whole(client):
@@ -139,7 +160,9 @@ def test_completions_logprobs_and_stop(client):
     assert answer.choices[0].text == PROMPTS[0]["answer"] and answer.choices[0].logprobs.token_logprobs[0] > -0.1
 
     def noise(max_tokens: int, **fields: object):
-        return client.completions.create(model="any", prompt="The", max_tokens=max_tokens, temperature=100, seed=1, extra_body={"top_k": 0}, **fields)
+        return client.completions.create(
+            model="any", prompt="The", max_tokens=max_tokens, temperature=100, seed=1, extra_body={"top_k": 0}, **fields
+        )
 
     whole = noise(60).choices[0].text
     assert len(whole) > 60
@@ -147,7 +170,11 @@ def test_completions_logprobs_and_stop(client):
     cut = noise(60, stop=[stop])
     assert cut.choices[0].text == whole[: whole.index(stop)] and cut.choices[0].finish_reason == "stop"
     limited = noise(5)
-    assert limited.choices[0].finish_reason == "length" and limited.usage.completion_tokens == 5 and whole.startswith(limited.choices[0].text)
+    assert (
+        limited.choices[0].finish_reason == "length"
+        and limited.usage.completion_tokens == 5
+        and whole.startswith(limited.choices[0].text)
+    )
 
 
 def test_chat_logprobs(client):
@@ -178,7 +205,11 @@ def test_errors_as_the_client_sees_them(client):
 
 
 def post(body: bytes, headers: str = "", path: str = "/v1/chat/completions") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers or f'Content-Length: {len(body)}'}\r\nConnection: close\r\n\r\n".encode() + body
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode()
+        + f"{headers or f'Content-Length: {len(body)}'}\r\n\r\n".encode()
+        + body
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +219,13 @@ def post(body: bytes, headers: str = "", path: str = "/v1/chat/completions") -> 
         (post(b"\xff\xfe"), 400),
         (post(b'{"messages": [{"role": "user", "content": "\xc3\x28"}]}'), 400),
         (post(b"", "Content-Length: 99999999999"), 413),
-        (post(b"400000\r\n" + b"a" * 0x400000 + b"\r\n400001\r\n" + b"a" * 0x400001 + b"\r\n", "Transfer-Encoding: chunked"), 413),
+        (
+            post(
+                b"400000\r\n" + b"a" * 0x400000 + b"\r\n400001\r\n" + b"a" * 0x400001 + b"\r\n",
+                "Transfer-Encoding: chunked",
+            ),
+            413,
+        ),
         (post(b"{", "Content-Length: 100"), 408),
         (post(b"{}", path="/v1/nothing"), 404),
         (b"GET /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", 405),
@@ -214,7 +251,9 @@ def test_full_queue(server):
 
 
 def run_serve(*options: object) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-m", "vkprefill", "serve", *map(str, options)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "vkprefill", "serve", *map(str, options)], capture_output=True, text=True, timeout=60
+    )
     return done.returncode, done.stderr
 
 
@@ -235,7 +274,11 @@ def test_start_that_fails(server, tmp_path):
 def test_health_answers_while_a_prefill_runs(server):
     times = []
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(server.client.post, "/v1/chat/completions", json={"messages": user("Health. " + FILLER * 260), "max_tokens": 1, **DENSE})
+        answer = pool.submit(
+            server.client.post,
+            "/v1/chat/completions",
+            json={"messages": user("Health. " + FILLER * 260), "max_tokens": 1, **DENSE},
+        )
         while not answer.done():
             start = time.monotonic()
             assert server.client.get("/health").status_code == 200
@@ -255,7 +298,10 @@ def test_client_that_leaves_in_prefill(server, client):
     assert server.wait_for(server.idle) < 2
     assert server.metric('requests_total{code="499"}') >= 1
     again = ask(client, user(PROMPTS[1]["user"]), **DENSE)
-    assert text_of(again) == text_of(before) == PROMPTS[1]["answer"] and again.usage.prompt_tokens_details.cached_tokens > 400
+    assert (
+        text_of(again) == text_of(before) == PROMPTS[1]["answer"]
+        and again.usage.prompt_tokens_details.cached_tokens > 400
+    )
 
 
 def test_client_that_leaves_in_the_answer_or_the_queue(server, client):
@@ -310,12 +356,16 @@ def test_killed_server_takes_its_engine_along_and_starts_again():
 
 def test_lost_engine_is_built_again_once():
     with ServerProcess("-c", 1024, "--no-specprefill") as server:
+
         def lose_engine() -> None:
             for pid in server.children():
                 if "multiprocessing.resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_text():
                     os.kill(pid, signal.SIGKILL)
 
-        assert server.client.post("/v1/chat/completions", json={"messages": user("Hello"), "max_tokens": 1}).status_code == 200
+        assert (
+            server.client.post("/v1/chat/completions", json={"messages": user("Hello"), "max_tokens": 1}).status_code
+            == 200
+        )
         threading.Timer(1.0, lose_engine).start()
         answer = server.client.post("/v1/completions", json={**LONG, "max_tokens": 900, "stream": False})
         assert answer.status_code == 500 and "ended unexpectedly" in answer.json()["error"]["message"]

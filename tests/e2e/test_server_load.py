@@ -1,4 +1,4 @@
-"""The server under load: eight clients at once, hundreds of requests, fuzzed requests. Slow; `pytest -m slow tests/e2e/test_server_load.py`.
+"""The server under load: eight clients at once, hundreds of requests, fuzzed requests.
 
 VKPREFILL_LOAD_S: how long the clients go on; VKPREFILL_SOAK_REQUESTS: how many requests the soak has.
 """
@@ -25,7 +25,9 @@ from tests.e2e.server_process import ServerProcess  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-PROMPTS = [json.loads(line) for line in (Path(__file__).parents[1] / "data" / "demo_prompts.jsonl").read_text().splitlines()]
+PROMPTS = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "demo_prompts.jsonl").read_text().splitlines()
+]
 SPARSE = {"specprefill": {"min_tokens": 0, "break_even": False}}
 LOAD_S = float(os.environ.get("VKPREFILL_LOAD_S", 120))
 SOAK_REQUESTS = int(os.environ.get("VKPREFILL_SOAK_REQUESTS", 200))
@@ -55,7 +57,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def test_eight_clients(record_property):
-    """Mixed prompts, streamed or not, some clients leave: right answers or clear refusals, and /health answers at once."""
+    """Mixed prompts, streamed or not, some clients leave: right answers, clear refusals, /health answers at once."""
     with ServerProcess("-c", 8192, "--parallel", 4) as server:
         end, lock = time.monotonic() + LOAD_S, threading.Lock()
         statuses, wrong, health = Counter(), [], []
@@ -63,7 +65,12 @@ def test_eight_clients(record_property):
         def one_request(client: httpx.Client, rng: random.Random) -> None:
             row = rng.choice(PROMPTS)
             kind = rng.choice(["dense", "sparse", "stream", "leave", "talk", "bad"])
-            body = {"messages": user(row["user"]), "max_tokens": 8, "stream": kind in ("stream", "leave"), "specprefill": kind == "sparse"}
+            body = {
+                "messages": user(row["user"]),
+                "max_tokens": 8,
+                "stream": kind in ("stream", "leave"),
+                "specprefill": kind == "sparse",
+            }
             if kind == "sparse":
                 body |= SPARSE
             elif kind == "talk":
@@ -101,10 +108,14 @@ def test_eight_clients(record_property):
             for future in [pool.submit(health_loop), *(pool.submit(client_loop, seed) for seed in range(NUM_CLIENTS))]:
                 future.result()
         server.wait_for(server.idle)
-        figures = {f"health_p{int(share * 100)}_ms": round(percentile(health, share) * 1e3, 1) for share in (0.5, 0.9, 0.99)}
+        figures = {
+            f"health_p{int(share * 100)}_ms": round(percentile(health, share) * 1e3, 1) for share in (0.5, 0.9, 0.99)
+        }
         print(f"\n{sum(statuses.values())} answers in {LOAD_S:g} s: {dict(statuses)}; {figures}; wrong: {wrong}")
         record_property("load", figures)
-        assert {(kind, status) for kind, status in statuses} == {(kind, 400 if kind == "bad" else 200) for kind in ("dense", "sparse", "stream", "talk", "bad")}
+        assert {(kind, status) for kind, status in statuses} == {
+            (kind, 400 if kind == "bad" else 200) for kind in ("dense", "sparse", "stream", "talk", "bad")
+        }
         assert not wrong, "the prompts' answers are those of single runs"
         assert "Traceback" not in server.stderr
         assert figures["health_p50_ms"] < 100
@@ -112,19 +123,30 @@ def test_eight_clients(record_property):
 
 def test_soak():
     """Hundreds of sparse prefills: the status stays active, and memory is as after the first ones."""
-    with ServerProcess("-c", 4096, "--parallel", 2, "--specprefill-min-tokens", 0, "--no-specprefill-break-even") as server:
+    with ServerProcess(
+        "-c", 4096, "--parallel", 2, "--specprefill-min-tokens", 0, "--no-specprefill-break-even"
+    ) as server:
         statuses, memory = Counter(), []
-        (engine,) = (pid for pid in server.children() if "resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_text())
+        (engine,) = (
+            pid for pid in server.children() if "resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_text()
+        )
         for number in range(SOAK_REQUESTS):
             row = PROMPTS[number % len(PROMPTS)]
-            answer = server.client.post("/v1/chat/completions", json={"messages": user(f"Number {number}. " + row["user"]), "max_tokens": 4}).json()
+            answer = server.client.post(
+                "/v1/chat/completions", json={"messages": user(f"Number {number}. " + row["user"]), "max_tokens": 4}
+            ).json()
             statuses[answer["specprefill"]["status"]] += 1
-            device = sum(float(line.rsplit(" ", 1)[1]) for line in server.client.get("/metrics").text.splitlines()
-                         if line.startswith("vkprefill:device_memory_bytes{"))
+            device = sum(
+                float(line.rsplit(" ", 1)[1])
+                for line in server.client.get("/metrics").text.splitlines()
+                if line.startswith("vkprefill:device_memory_bytes{")
+            )
             memory.append((resident_bytes(server.process.pid), resident_bytes(engine), device))
         settled, last = memory[len(memory) // 5], memory[-1]
-        print(f"\n{SOAK_REQUESTS} requests: {dict(statuses)}; MiB (server, engine, device) after a fifth {[round(n / 2**20, 1) for n in settled]}, "
-              f"at the end {[round(n / 2**20, 1) for n in last]}")
+        print(
+            f"\n{SOAK_REQUESTS} requests: {dict(statuses)}; MiB (server, engine, device) after a fifth "
+            f"{[round(n / 2**20, 1) for n in settled]}, at the end {[round(n / 2**20, 1) for n in last]}"
+        )
         assert statuses == {"active": SOAK_REQUESTS}
         assert last[2] <= max(device for _, _, device in memory[: len(memory) // 5])
         assert last[0] < settled[0] + 16 * 2**20 and last[1] < settled[1] + 32 * 2**20
@@ -137,20 +159,30 @@ def test_fuzz():
     with ServerProcess("-c", 1024, "-n", 2, "--no-specprefill-break-even", "--specprefill-min-tokens", 16) as server:
         schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
         checks = schemathesis.checks.CHECKS.get_by_names(
-            ["not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance"])
+            ["not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance"]
+        )
         count = Counter()
 
         for operation in (result.ok() for result in schema.get_all_operations()):
             for mode in schemathesis.GenerationMode:
+
                 @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-                @hypothesis.settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck),
-                                     derandomize=True, phases=[hypothesis.Phase.generate])
+                @hypothesis.settings(
+                    max_examples=40,
+                    deadline=None,
+                    database=None,
+                    suppress_health_check=list(hypothesis.HealthCheck),
+                    derandomize=True,
+                    phases=[hypothesis.Phase.generate],
+                )
                 def run(case):
                     response = case.call()
                     count[response.status_code] += 1
                     case.validate_response(response, checks=checks)
 
-                with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # nothing can be wrong in a request without a body
+                with contextlib.suppress(
+                    hypothesis.errors.Unsatisfiable
+                ):  # nothing can be wrong in a request without a body
                     run()
         print(f"\nfuzz: {dict(count)}")
         assert server.client.get("/health").status_code == 200 and "Traceback" not in server.stderr

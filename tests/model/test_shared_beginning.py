@@ -1,4 +1,4 @@
-"""A cache that begins with a copy of what another one holds: the same bits as its own prefill, and the other one is as before."""
+"""A cache that begins with a copy of what another one holds: the same bits as its own prefill, and both go on."""
 
 import numpy as np
 import pytest

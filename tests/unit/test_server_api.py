@@ -32,11 +32,25 @@ def test_defaults():
 
 
 def test_fields_of_clients_that_are_not_known_here():
-    assert chat(user="me", store=True, metadata={}, parallel_tool_calls=True, cache_prompt=True, x=[1]).messages == HELLO
+    assert (
+        chat(user="me", store=True, metadata={}, parallel_tool_calls=True, cache_prompt=True, x=[1]).messages == HELLO
+    )
 
 
 def test_null_is_as_missing():
-    names = ["temperature", "top_p", "seed", "stop", "max_tokens", "tools", "logprobs", "n", "response_format", "specprefill", "stream_options"]
+    names = [
+        "temperature",
+        "top_p",
+        "seed",
+        "stop",
+        "max_tokens",
+        "tools",
+        "logprobs",
+        "n",
+        "response_format",
+        "specprefill",
+        "stream_options",
+    ]
     assert chat(**dict.fromkeys(names)) == chat()
 
 
@@ -78,7 +92,11 @@ def test_prompts(prompt):
 
 
 def test_tool_choice_none_leaves_the_tools_out():
-    assert chat(tools=[TOOL]).tools == [TOOL] and chat(tools=[TOOL], tool_choice="none").tools is None and chat(tools=[]).tools is None
+    assert (
+        chat(tools=[TOOL]).tools == [TOOL]
+        and chat(tools=[TOOL], tool_choice="none").tools is None
+        and chat(tools=[]).tools is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +165,10 @@ def test_speculative_prefill_of_a_request():
         return chat(**fields).specprefill.settings
 
     assert chat(specprefill=False).specprefill.enabled is False and chat(specprefill=True).specprefill.enabled
-    assert settings(specprefill={"min_tokens": 5}).min_tokens == 5 and settings(specprefill={"lookahead": 2}).min_tokens == 8192
+    assert (
+        settings(specprefill={"min_tokens": 5}).min_tokens == 5
+        and settings(specprefill={"lookahead": 2}).min_tokens == 8192
+    )
     for name in ("specprefill_keep_pct", "speculative_prefill_keep_pct"):
         for value, share in ((0.2, 0.2), (20, 0.2), (1, 1.0), (100, 1.0)):
             found = settings(**{name: value})
@@ -164,13 +185,15 @@ def test_settings_are_checked_without_a_draft_too():
 
 def test_messages_as_templates_take_them():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    found = check_messages([
-        {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
-        {"role": "user", "content": "Hi", "name": "me"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "2"},
-        {"role": "assistant", "content": "Two.", "reasoning_content": "1 + 1"},
-    ])
+    found = check_messages(
+        [
+            {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
+            {"role": "user", "content": "Hi", "name": "me"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "2"},
+            {"role": "assistant", "content": "Two.", "reasoning_content": "1 + 1"},
+        ]
+    )
     assert found[0] == {"role": "system", "content": "Be brief."}
     assert found[2]["content"] == "" and found[2]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert found[4]["reasoning_content"] == "1 + 1"
@@ -184,12 +207,21 @@ def test_messages_as_templates_take_them():
         ({"role": "king", "content": "x"}, "messages[0].role: found king"),
         ({"role": "user"}, "messages[0].content: missing"),
         ({"role": "user", "content": 5}, "messages[0].content: found 5"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0]: found image_url, only parts of type text"),
+        (
+            {"role": "user", "content": [{"type": "image_url"}]},
+            "messages[0].content[0]: found image_url, only parts of type text",
+        ),
         ({"role": "user", "content": ["x"]}, "messages[0].content[0]: found x"),
         ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls: found an object"),
         ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0]: wanted an object"),
-        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "messages[0].tool_calls[0].function.arguments: not JSON"),
-        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}, "messages[0].tool_calls[0].function.arguments: found a list"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+            "messages[0].tool_calls[0].function.arguments: not JSON",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]},
+            "messages[0].tool_calls[0].function.arguments: found a list",
+        ),
         ({"role": "assistant", "content": "x", "reasoning_content": 1}, "messages[0].reasoning_content: found 1"),
     ],
 )

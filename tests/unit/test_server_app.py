@@ -27,10 +27,33 @@ BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}}}]
 CALL = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
-REPORT = {"status": "active", "reason": "r", "prompt_n": 10, "cached_n": 4, "kept_n": 3, "kept_ranges": [[4, 7]], "settings": {}, "score_ms": 1.0,
-          "lookahead_ms": 1.0, "select_ms": 1.0, "sparse_prefill_ms": 1.0, "ttft_ms": 2.0, "dense_estimate_ms": None}
-TIMINGS = {"cache_n": 4, "prompt_n": 3, "prompt_ms": 1.0, "prompt_per_token_ms": 0.3, "prompt_per_second": 3000.0, "predicted_n": 5, "predicted_ms": 2.0,
-           "predicted_per_token_ms": 0.4, "predicted_per_second": 2500.0, "specprefill": "active"}
+REPORT = {
+    "status": "active",
+    "reason": "r",
+    "prompt_n": 10,
+    "cached_n": 4,
+    "kept_n": 3,
+    "kept_ranges": [[4, 7]],
+    "settings": {},
+    "score_ms": 1.0,
+    "lookahead_ms": 1.0,
+    "select_ms": 1.0,
+    "sparse_prefill_ms": 1.0,
+    "ttft_ms": 2.0,
+    "dense_estimate_ms": None,
+}
+TIMINGS = {
+    "cache_n": 4,
+    "prompt_n": 3,
+    "prompt_ms": 1.0,
+    "prompt_per_token_ms": 0.3,
+    "prompt_per_second": 3000.0,
+    "predicted_n": 5,
+    "predicted_ms": 2.0,
+    "predicted_per_token_ms": 0.4,
+    "predicted_per_second": 2500.0,
+    "specprefill": "active",
+}
 
 
 class ScriptedEngine:
@@ -75,10 +98,13 @@ def service(prompts, engine) -> Service:
 @pytest.fixture
 def send(service):
     """send(method, path, **httpx options) -> response, to an app made with `options`."""
+
     def request(method: str, path: str, *, options: dict[str, object] | None = None, **kwargs: object):
         async def exchange():
             app = build_app(service, **(options or {}))
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://test") as client:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://test"
+            ) as client:
                 return await client.request(method, path, **kwargs)
 
         return anyio.run(exchange)
@@ -99,7 +125,9 @@ def joined(chunks: list[dict]) -> dict:
     message: dict[str, object] = {"role": "assistant"}
     found: dict[str, object] = {}
     for chunk in chunks:
-        found |= {key: chunk[key] for key in ("id", "model", "created", "timings", "specprefill", "usage") if key in chunk}
+        found |= {
+            key: chunk[key] for key in ("id", "model", "created", "timings", "specprefill", "usage") if key in chunk
+        }
         for choice in chunk["choices"]:
             for key in ("content", "reasoning_content"):
                 if choice["delta"].get(key):
@@ -119,9 +147,19 @@ def joined(chunks: list[dict]) -> dict:
     [
         (["Hello", " there"], {}, {"content": "Hello there"}, "stop"),
         (["<th", "ink>\nwhy\n", "</think>\n\nso"], {}, {"reasoning_content": "why", "content": "so"}, "stop"),
-        (["I add.\n", CALL[:30], CALL[30:]], {"tools": TOOLS}, {"content": "I add.", "tool_calls": [("add", '{"a": 1}')]}, "tool_calls"),
+        (
+            ["I add.\n", CALL[:30], CALL[30:]],
+            {"tools": TOOLS},
+            {"content": "I add.", "tool_calls": [("add", '{"a": 1}')]},
+            "tool_calls",
+        ),
         ([CALL], {"tools": TOOLS, "logprobs": True}, {"tool_calls": [("add", '{"a": 1}')]}, "tool_calls"),
-        (["a", "b"], {"logprobs": True, "return_progress": True, "stream_options": {"include_usage": True}}, {"content": "ab"}, "stop"),
+        (
+            ["a", "b"],
+            {"logprobs": True, "return_progress": True, "stream_options": {"include_usage": True}},
+            {"content": "ab"},
+            "stop",
+        ),
     ],
 )
 def test_stream_and_whole_answer_are_the_same(send, engine, pieces, fields, want, reason):
@@ -132,18 +170,27 @@ def test_stream_and_whole_answer_are_the_same(send, engine, pieces, fields, want
     message = {key: value for key, value in choice["message"].items() if value is not None}
     for one in (message, streamed["message"]):
         if "tool_calls" in one:
-            one["tool_calls"] = [(call["function"]["name"], call["function"]["arguments"]) for call in one["tool_calls"]]
+            one["tool_calls"] = [
+                (call["function"]["name"], call["function"]["arguments"]) for call in one["tool_calls"]
+            ]
         assert one == {"role": "assistant", **want}
     for key in ("timings", "specprefill", "usage", "model"):
         assert whole[key] == streamed[key]
     assert whole["timings"]["specprefill"] == "active" and whole["specprefill"] == REPORT
-    assert whole["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "prompt_tokens_details": {"cached_tokens": 4}}
+    assert whole["usage"] == {
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "total_tokens": 15,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
     assert choice["finish_reason"] == streamed["finish_reason"] == reason
     assert (choice["logprobs"] or {}).get("content") == streamed.get("logprobs")
 
 
 def test_order_of_a_stream(send):
-    chunks = events(send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True, "return_progress": True}))
+    chunks = events(
+        send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True, "return_progress": True})
+    )
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert chunks[1]["prompt_progress"] == {"total": 10, "cache": 4, "processed": 6, "time_ms": 0.5, "stage": "score"}
     assert [c["choices"][0]["delta"] for c in chunks[2:]] == [{"content": "Hello"}, {"content": " there"}, {}]
@@ -160,28 +207,51 @@ def test_usage_in_a_chunk_of_its_own(send):
 def test_completions(send, engine):
     whole = send("POST", "/v1/completions", json={"prompt": "Hi", "logprobs": 1}).json()
     (choice,) = whole["choices"]
-    assert whole["object"] == "text_completion" and choice["text"] == "Hello there" and choice["finish_reason"] == "stop"
+    assert (
+        whole["object"] == "text_completion" and choice["text"] == "Hello there" and choice["finish_reason"] == "stop"
+    )
     assert choice["logprobs"]["tokens"] == ["Hello", " there"] and choice["logprobs"]["text_offset"] == [0, 5]
     chunks = events(send("POST", "/v1/completions", json={"prompt": "Hi", "stream": True}))
-    assert "".join(c["choices"][0]["text"] for c in chunks) == "Hello there" and chunks[-1]["specprefill"] == whole["specprefill"]
+    assert (
+        "".join(c["choices"][0]["text"] for c in chunks) == "Hello there"
+        and chunks[-1]["specprefill"] == whole["specprefill"]
+    )
 
 
 def test_what_the_engine_is_asked(send, engine, prompts):
     long = "Be brief. " * 30
-    body = {"messages": [{"role": "system", "content": long}, *HELLO], "stop": "x", "seed": 5, "max_tokens": 3, "specprefill": {"kept_ranges": [[0, 9]]}}
+    body = {
+        "messages": [{"role": "system", "content": long}, *HELLO],
+        "stop": "x",
+        "seed": 5,
+        "max_tokens": 3,
+        "specprefill": {"kept_ranges": [[0, 9]]},
+    }
     send("POST", "/v1/chat/completions", json=body)
-    send("POST", "/v1/chat/completions", json={**body, "specprefill": False, "messages": [body["messages"][0], {"role": "user", "content": "No"}]})
+    send(
+        "POST",
+        "/v1/chat/completions",
+        json={**body, "specprefill": False, "messages": [body["messages"][0], {"role": "user", "content": "No"}]},
+    )
     first, second = engine.jobs
     shared = next(n for n, (a, b) in enumerate(zip(first.token_ids, second.token_ids, strict=False)) if a != b)
     assert first.mark_at[0] == second.mark_at[0] == shared > 100 and len(first.mark_at) == 2
-    assert first.spec.protect == ((0, shared),) and first.kept_ranges == [[0, 9]] and first.specprefill and not second.specprefill
+    assert (
+        first.spec.protect == ((0, shared),)
+        and first.kept_ranges == [[0, 9]]
+        and first.specprefill
+        and not second.specprefill
+    )
     assert (first.stop, first.sampling.seed, first.max_tokens, first.facts.roles) == (("x",), 5, 3, ("system", "user"))
     assert prompts.tokenizer.decode(first.token_ids[: first.mark_at[1]]).endswith("Hello<|im_end|>\n")
 
 
 def test_protected_ranges_add_up(prompts):
     spec = SpecPrefillConfig(protect=((5, 6),))
-    assert protected(spec, prompts.completion(type("Request", (), {"prompt": [1, 2]}))) == spec and protected(None, None) is None
+    assert (
+        protected(spec, prompts.completion(type("Request", (), {"prompt": [1, 2]}))) == spec
+        and protected(None, None) is None
+    )
 
 
 @pytest.mark.parametrize("status", [400, 503])
@@ -210,10 +280,28 @@ def test_error_in_the_midst_of_a_stream(send, engine):
         ("POST", "/v1/chat/completions", {"content": b"{"}, 400, "body: not JSON"),
         ("POST", "/v1/chat/completions", {"content": b'{"messages": "\xff"}'}, 400, "body: byte 14 is not UTF-8"),
         ("POST", "/v1/chat/completions", {"content": b" " * (MAX_BODY_BYTES + 1)}, 413, "body: larger than"),
-        ("POST", "/v1/chat/completions", {"content": rb'{"messages": [{"role": "user", "content": "a \ud800"}]}'}, 400, "text: lone surrogate U+D800"),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"content": rb'{"messages": [{"role": "user", "content": "a \ud800"}]}'},
+            400,
+            "text: lone surrogate U+D800",
+        ),
         ("POST", "/v1/completions", {"json": {"prompt": ""}}, 400, "prompt: it is empty"),
-        ("POST", "/v1/completions", {"json": {"prompt": [99999]}}, 400, "prompt: found token id 99999, wanted 0 to 1535"),
-        ("POST", "/v1/completions", {"json": {"prompt": [1] * 512, "specprefill": False}}, 400, "context: the prompt has 512 tokens"),
+        (
+            "POST",
+            "/v1/completions",
+            {"json": {"prompt": [99999]}},
+            400,
+            "prompt: found token id 99999, wanted 0 to 1535",
+        ),
+        (
+            "POST",
+            "/v1/completions",
+            {"json": {"prompt": [1] * 512, "specprefill": False}},
+            400,
+            "context: the prompt has 512 tokens",
+        ),
         ("POST", "/v1/completions", {"json": {"prompt": [1] * 32768}}, 400, "context: the prompt has 32768 tokens"),
         ("POST", "/tokenize", {"json": {"content": 5}}, 400, "content: found 5, wanted text"),
         ("POST", "/tokenize", {"json": {}}, 400, "content: missing"),
@@ -231,13 +319,18 @@ def test_errors(send, method, path, kwargs, status, message):
 def test_an_error_of_our_own_is_500_and_tells_nothing(send, engine):
     engine.run = None
     response = send("POST", "/v1/chat/completions", json={"messages": HELLO})
-    assert response.status_code == 500 and response.json()["error"]["message"] == "internal error; the server's log has more"
+    assert (
+        response.status_code == 500
+        and response.json()["error"]["message"] == "internal error; the server's log has more"
+    )
 
 
 def test_text_endpoints(send):
     ids = send("POST", "/tokenize", json={"content": "Hello <|im_end|>"}).json()["tokens"]
     assert send("POST", "/detokenize", json={"tokens": ids}).json() == {"content": "Hello <|im_end|>"}
-    assert len(send("POST", "/tokenize", json={"content": "Hello <|im_end|>", "parse_special": False}).json()["tokens"]) > len(ids)
+    assert len(
+        send("POST", "/tokenize", json={"content": "Hello <|im_end|>", "parse_special": False}).json()["tokens"]
+    ) > len(ids)
     pieces = send("POST", "/tokenize", json={"content": "\u00e9", "with_pieces": True}).json()["tokens"]
     assert pieces == [{"id": pieces[0]["id"], "piece": [0xC3]}, {"id": pieces[1]["id"], "piece": [0xA9]}]
     prompt = send("POST", "/apply-template", json={"messages": HELLO}).json()["prompt"]
@@ -248,7 +341,11 @@ def test_health(send, engine):
     assert send("GET", "/health").json()["status"] == "ok"
     engine.ready = None
     response = send("GET", "/health")
-    assert response.status_code == 503 and response.json()["stage"] == "loading weights 40 %" and response.json()["error"]["message"] == engine.stage
+    assert (
+        response.status_code == 503
+        and response.json()["stage"] == "loading weights 40 %"
+        and response.json()["error"]["message"] == engine.stage
+    )
     engine.lost = True
     assert send("GET", "/health").json()["status"] == "device lost"
 
@@ -258,7 +355,10 @@ def test_models_and_props(send):
     assert model["id"] == "demo" and model["meta"]["n_ctx_train"] == 32768 and model["meta"]["n_ctx"] == 512
     assert send("GET", "/v1/models/demo").json() == model
     props = send("GET", "/props").json()
-    assert props["default_generation_settings"]["params"]["temperature"] == 0 and props["specprefill"]["min_tokens"] == 8192
+    assert (
+        props["default_generation_settings"]["params"]["temperature"] == 0
+        and props["specprefill"]["min_tokens"] == 8192
+    )
     assert "im_start" in props["chat_template"] and props["model_path"] == "target.gguf"
 
 
@@ -266,17 +366,30 @@ def test_metrics(send):
     send("POST", "/v1/chat/completions", json={"messages": HELLO})
     send("POST", "/v1/chat/completions", json={})
     text = send("GET", "/metrics").text
-    for line in ("vkprefill:prompt_tokens_total 3", "vkprefill:tokens_predicted_total 5", "vkprefill:cached_tokens_total 4",
-                 'vkprefill:specprefill_requests_total{status="active"} 1', 'vkprefill:specprefill_requests_total{status="failed"} 0',
-                 "vkprefill:specprefill_skipped_tokens_total 3", 'vkprefill:requests_total{code="200"} 1', 'vkprefill:requests_total{code="400"} 1',
-                 'vkprefill:device_memory_bytes{kind="weights"} 5', "vkprefill:requests_processing 0"):
+    for line in (
+        "vkprefill:prompt_tokens_total 3",
+        "vkprefill:tokens_predicted_total 5",
+        "vkprefill:cached_tokens_total 4",
+        'vkprefill:specprefill_requests_total{status="active"} 1',
+        'vkprefill:specprefill_requests_total{status="failed"} 0',
+        "vkprefill:specprefill_skipped_tokens_total 3",
+        'vkprefill:requests_total{code="200"} 1',
+        'vkprefill:requests_total{code="400"} 1',
+        'vkprefill:device_memory_bytes{kind="weights"} 5',
+        "vkprefill:requests_processing 0",
+    ):
         assert f"\n{line}\n" in text
 
 
 def test_api_key(send):
     options = {"api_key": "s3cret"}
     for path in ("/v1/models", "/props", "/metrics", "/nope"):
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}, {"Authorization": b"Bearer \xff"}):
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "s3cret"},
+            {"Authorization": b"Bearer \xff"},
+        ):
             response = send("GET", path, options=options, headers=headers)
             assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
     assert send("GET", "/v1/models", options=options, headers={"Authorization": "Bearer s3cret"}).status_code == 200
@@ -289,8 +402,14 @@ def test_cors(send):
     assert "access-control-allow-origin" not in send("GET", "/v1/models", headers=origin).headers
     options = {"cors_origin": "http://page.example", "api_key": "k"}
     asked = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    assert send("OPTIONS", "/v1/chat/completions", options=options, headers=asked).headers["access-control-allow-origin"] == "http://page.example"
-    assert "access-control-allow-origin" not in send("GET", "/health", options=options, headers={"Origin": "http://other.example"}).headers
+    assert (
+        send("OPTIONS", "/v1/chat/completions", options=options, headers=asked).headers["access-control-allow-origin"]
+        == "http://page.example"
+    )
+    assert (
+        "access-control-allow-origin"
+        not in send("GET", "/health", options=options, headers={"Origin": "http://other.example"}).headers
+    )
 
 
 def test_page(send, monkeypatch, tmp_path):
@@ -301,7 +420,10 @@ def test_page(send, monkeypatch, tmp_path):
         (tmp_path / "web" / name).write_text(name)
     for path, kind in (("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")):
         response = send("GET", path)
-        assert response.headers["content-type"].startswith(kind) and "default-src 'none'" in response.headers["content-security-policy"]
+        assert (
+            response.headers["content-type"].startswith(kind)
+            and "default-src 'none'" in response.headers["content-security-policy"]
+        )
         assert response.headers["x-content-type-options"] == "nosniff"
     for path in ("/../vkprefill/errors.py", "/%2e%2e/vkprefill/errors.py", "/web/app.js", "//etc/passwd"):
         assert send("GET", path).status_code == 404

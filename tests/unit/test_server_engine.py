@@ -18,7 +18,7 @@ PIECES = ["one", " two", " three"]
 
 
 class Session:
-    """Answers with PIECES after a prefill of three submissions. on_step(n): called before each of them and each token."""
+    """Answers with PIECES after a prefill of three submissions. on_step(n): called before each of those."""
 
     def __init__(self, model: object) -> None:
         self.model = model
@@ -32,7 +32,9 @@ class Session:
     def reset(self) -> None:
         self.resets += 1
 
-    def stream_ids(self, token_ids: object, *, progress: Callable[[int, int], None], **options: object) -> Iterator[GenerationPart]:
+    def stream_ids(
+        self, token_ids: object, *, progress: Callable[[int, int], None], **options: object
+    ) -> Iterator[GenerationPart]:
         options["make_sampler"](SamplingConfig(temperature=0, top_k=1, top_p=1, min_p=0, presence_penalty=0, seed=0))
         timings, report = Timings(), SpecPrefillReport("disabled", "no draft model", len(token_ids))
         try:
@@ -66,7 +68,9 @@ class Bench:
     """An engine in a thread, and the server's end of its pipe."""
 
     def __init__(self) -> None:
-        model = SimpleNamespace(device=SimpleNamespace(lost=False, info=SimpleNamespace(name="a device"), allocated={"weights": 7}))
+        model = SimpleNamespace(
+            device=SimpleNamespace(lost=False, info=SimpleNamespace(name="a device"), allocated={"weights": 7})
+        )
         self.device, self.session = model.device, Session(model)
         self.slots = Slots(self.session)
         self.pipe, theirs = multiprocessing.Pipe()
@@ -124,7 +128,11 @@ def test_an_answer(bench):
     done = events[-1]
     assert done.finish_reason == "length" and done.memory == {"weights": 7} and done.specprefill["status"] == "disabled"
     assert sum(isinstance(e, Progress) for e in events) == 1, "one shows that the job runs; more only where asked for"
-    assert [(e.done, e.total) for e in bench.answer(want_progress=True) if isinstance(e, Progress)] == [(1, 3), (2, 3), (3, 3)]
+    assert [(e.done, e.total) for e in bench.answer(want_progress=True) if isinstance(e, Progress)] == [
+        (1, 3),
+        (2, 3),
+        (3, 3),
+    ]
 
 
 def test_stop_text_ends_the_work(bench):

@@ -10,10 +10,28 @@ from vkprefill.server.answer_text import AnswerText
 from vkprefill.server.stop_strings import StopStrings
 from vkprefill.server.tool_calls import parse_tool_call
 
-TOOLS = [{"type": "function", "function": {"name": "write", "parameters": {"type": "object", "properties": {
-    "path": {"type": "string"}, "lines": {"type": "integer"}, "tags": {"type": "array"}, "force": {"type": "boolean"},
-    "note": {"type": ["string", "null"]}}}}}]
-CALL = "<tool_call>\n<function=write>\n<parameter=path>\na.txt\n</parameter>\n<parameter=lines>\n3\n</parameter>\n</function>\n</tool_call>"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "write",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string"},
+                    "lines": {"type": "integer"},
+                    "tags": {"type": "array"},
+                    "force": {"type": "boolean"},
+                    "note": {"type": ["string", "null"]},
+                },
+            },
+        },
+    }
+]
+CALL = (
+    "<tool_call>\n<function=write>\n<parameter=path>\na.txt\n</parameter>\n"
+    "<parameter=lines>\n3\n</parameter>\n</function>\n</tool_call>"
+)
 
 
 def cuts(text: str, seed: int) -> list[str]:
@@ -137,12 +155,16 @@ def test_values(name, written, value):
 
 def test_calls():
     assert parse_tool_call("<function=now>\n</function>", TOOLS).arguments == {}
-    assert parse_tool_call("<function=other>\n<parameter=x>\n1\n</parameter>\n</function>", TOOLS).arguments == {"x": "1"}
+    assert parse_tool_call("<function=other>\n<parameter=x>\n1\n</parameter>\n</function>", TOOLS).arguments == {
+        "x": "1"
+    }
     ids = {parse_tool_call("<function=now></function>", TOOLS).as_dict()["id"] for _ in range(9)}
     assert len(ids) == 9
 
 
-@pytest.mark.parametrize("text", ["", "now", '{"name": "now"}', "<function=>", "<function=f>\nstray text\n</function>", "<function=f"])
+@pytest.mark.parametrize(
+    "text", ["", "now", '{"name": "now"}', "<function=>", "<function=f>\nstray text\n</function>", "<function=f"]
+)
 def test_no_calls(text):
     assert parse_tool_call(text, TOOLS) is None
 
@@ -150,7 +172,9 @@ def test_no_calls(text):
 def test_closing_tag_inside_a_value():
     inside = CALL.replace("a.txt", "the tag </tool_call> ends a call")
     for seed in range(15):
-        assert parsed(cuts(inside, seed), tools=TOOLS)[2] == [("write", {**ARGUMENTS, "path": "the tag </tool_call> ends a call"})]
+        assert parsed(cuts(inside, seed), tools=TOOLS)[2] == [
+            ("write", {**ARGUMENTS, "path": "the tag </tool_call> ends a call"})
+        ]
 
 
 def test_arbitrary_text_is_never_lost():

@@ -1,7 +1,7 @@
 """The text of an answer, piece by piece -> reasoning, content and tool calls, as soon as it is clear what a piece is.
 
-An answer is reasoning up to </think> where the prompt ends in <think> or the answer starts with it; then content, with tool calls where the
-request has tools. However the text is cut into pieces, the parts add up to the same.
+An answer is reasoning up to </think> where the prompt ends in <think> or the answer starts with it; then content, with
+tool calls where the request has tools. However the text is cut into pieces, the parts add up to the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Delta:
 
 
 class AnswerText:
-    """Feed it pieces with push, end with finish. thinking: the prompt opens the reasoning; tools: None to leave tool calls in the content."""
+    """Feed it pieces with push, end with finish. thinking: the prompt opens the reasoning; tools: None to leave
+    tool calls in the content."""
 
     def __init__(self, *, thinking: bool, tools: Sequence[Mapping[str, object]] | None) -> None:
         self._tools = tools

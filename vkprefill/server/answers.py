@@ -178,7 +178,8 @@ class CompletionAnswer(_Answer):
 
 
 def usage(done: Done) -> Json:
-    """prompt_tokens: of the whole prompt, those left out by a sparse prefill too; cached_tokens: of them, those no prefill was needed for."""
+    """prompt_tokens: of the whole prompt, those left out by a sparse prefill too; cached_tokens: of them, those no
+    prefill was needed for."""
     prompt, cached, predicted = done.specprefill["prompt_n"], done.specprefill["cached_n"], done.timings["predicted_n"]
     return {
         "prompt_tokens": prompt,

@@ -1,6 +1,7 @@
 """Bodies of completion requests -> checked requests. Pure functions.
 
-Fields that are not known here are ignored, as clients send many; what is known and cannot be done is refused, never left out in silence.
+Fields that are not known here are ignored, as clients send many; what is known and cannot be done is refused, never
+left out in silence.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
 
 @dataclass(frozen=True)
 class SpecPrefillRequest:
-    """enabled: False for a dense answer; settings: the effective ones (None without a draft); kept_ranges: an earlier answer's choice;
-    details: tell tokens and importance too."""
+    """enabled: False for a dense answer; settings: the effective ones (None without a draft); kept_ranges: an
+    earlier answer's choice; details: tell tokens and importance too."""
 
     enabled: bool = True
     settings: SpecPrefillConfig | None = None
@@ -84,7 +85,8 @@ class CompletionRequest(AnswerRequest):
 
 @dataclass(frozen=True)
 class Defaults:
-    """What requests that say nothing get. spec: None without a draft; max_tokens: also the most that any request gets."""
+    """What requests that say nothing get. spec: None without a draft; max_tokens: also the most that any request
+    gets."""
 
     sampling: SamplingConfig = SamplingConfig()
     spec: SpecPrefillConfig | None = None
@@ -198,7 +200,8 @@ def _stop(body: Mapping[str, object]) -> tuple[str, ...]:
     ):
         raise bad_request(
             "stop",
-            f"found {shown(stop) or 'nothing'}, wanted text or up to {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters",
+            f"found {shown(stop) or 'nothing'}, wanted text or up to {MAX_STOPS} texts "
+            f"of 1 to {MAX_STOP_CHARS} characters",
         )
     return tuple(stops)
 
@@ -217,9 +220,9 @@ def _tools(body: Mapping[str, object]) -> list[dict[str, object]] | None:
 def parse_specprefill(body: Mapping[str, object], base: SpecPrefillConfig | None) -> SpecPrefillRequest:
     """The fields of speculative prefill.
 
-    specprefill: true, false, or an object of settings, which may hold `kept_ranges`, an earlier answer's; specprefill_keep_pct and
-    speculative_prefill_keep_pct: how much to keep, a share up to 1 or a percentage above it, by mode "chunk"; specprefill_details: true for
-    the prompt's tokens and their importance in the answer.
+    specprefill: true, false, or an object of settings, which may hold `kept_ranges`, an earlier answer's;
+    specprefill_keep_pct and speculative_prefill_keep_pct: how much to keep, a share up to 1 or a percentage above
+    it, by mode "chunk"; specprefill_details: true for the prompt's tokens and their importance in the answer.
     """
     value, details = body.get("specprefill"), optional(body, "specprefill_details", bool, False)
     settings: dict[str, object] = {}

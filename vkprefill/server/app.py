@@ -34,8 +34,8 @@ from vkprefill.server.prompt_details import text_or_bytes
 VERSION = importlib.metadata.version("vkprefill")
 PUBLIC_PATHS = ("/health", "/openapi.json")  # and the page, which asks for the key
 PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }

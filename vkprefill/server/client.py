@@ -1,4 +1,4 @@
-"""The server's side of the engine: starts the process, queues jobs for it, stops what is no longer wanted, rebuilds it once when it is lost."""
+"""The server's side of the engine: the process, the queue before it, jobs that are no longer wanted, a lost device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ CLIENT_CLOSED = 499  # nobody reads it
 class EngineClient:
     """One engine process and the queue before it. All methods are for the event loop's thread.
 
-    ready: the engine's facts, None unless it can take jobs; stage: a line about why not; exit_code: set when it cannot be helped.
+    ready: the engine's facts, None unless it can take jobs; stage: a line about why not; exit_code: set when it
+    cannot be helped.
     """
 
     def __init__(self, options: EngineOptions, *, max_waiting: int, on_failure: Callable[[], None]) -> None:
@@ -67,7 +68,8 @@ class EngineClient:
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     async def run(self, job: Job) -> AsyncIterator[JobEvent]:
-        """The job's events up to Done. Close the iterator to stop the job. Raises ApiError, at once when the queue is full."""
+        """The job's events up to Done. Close the iterator to stop the job. Raises ApiError, at once when the
+        queue is full."""
         self._check_ready()
         if self.waiting >= self._max_waiting:
             raise ApiError(

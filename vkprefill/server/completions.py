@@ -1,4 +1,4 @@
-"""The two endpoints that answer prompts: body -> job -> answer, streamed or whole, stopped when the client leaves or time is up."""
+"""The endpoints that answer prompts: body -> job -> answer, streamed or whole; ended when the client leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Service:
-    """What the endpoints share. model_name: as answers call it; timeout_s: of a whole request; body_timeout_s: of its body."""
+    """What the endpoints share. model_name: as answers call it; timeout_s: of a whole request; body_timeout_s: of
+    its body."""
 
     prompts: PromptBuilder
     client: EngineClient

@@ -1,7 +1,7 @@
 """The process that owns the GPU: takes one job at a time from the pipe and answers it piece by piece.
 
-kp holds Python's lock while the GPU works, so nothing else runs here. Between two submissions the engine looks into the pipe: a job that
-was cancelled stops there, and so does the process itself when the server is gone.
+kp holds Python's lock while the GPU works, so nothing else runs here. Between two submissions the engine looks into the
+pipe: a job that was cancelled stops there, and so does the process itself when the server is gone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Typed access to the fields of a JSON object; a wrong type is an ApiError that names the field, what was found and what was wanted."""
+"""The fields of a JSON object by type; a wrong one is an ApiError that says what was found and what was wanted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def is_whole(value: object) -> bool:
 
 
 def optional(body: Mapping[str, object], name: str, wanted: type, default: object = None) -> object:
-    """The field, or the default where it is missing or null. `float` takes whole numbers too; whole numbers are not booleans."""
+    """The field, or the default where it is missing or null. `float` takes whole numbers too; whole numbers are not
+    booleans."""
     value = body.get(name)
     if value is None:
         return default

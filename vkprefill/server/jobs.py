@@ -12,7 +12,7 @@ from vkprefill.specprefill_config import SpecPrefillConfig
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What the engine loads. draft: None for none, then spec is not used; num_slots: conversations that are remembered."""
+    """What the engine loads. draft: None without one, then spec is not used; num_slots: conversations it remembers."""
 
     model: Path
     draft: Path | None
@@ -32,9 +32,9 @@ class EngineOptions:
 class Job:
     """One prompt to answer.
 
-    mark_at: rising lengths of the beginnings that later prompts will share; stop: texts that end the answer; num_logprobs: most probable
-    tokens to report beside each chosen one (None: no log-probabilities); want_progress: report each step of the prefill; want_details: tell tokens and
-    their importance with the result.
+    mark_at: rising lengths of the beginnings that later prompts will share; stop: texts that end the answer;
+    num_logprobs: most probable tokens to report beside each chosen one (None: no log-probabilities); want_progress:
+    report each step of the prefill; want_details: tell tokens and their importance with the result.
     """
 
     job_id: int
@@ -93,7 +93,8 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Progress:
-    """Of a job's prefill. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the stage, those in the cache left out."""
+    """Of a job's prefill. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the stage,
+    those in the cache left out."""
 
     job_id: int
     stage: str
@@ -114,7 +115,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Done:
-    """finish_reason: "stop" or "length"; timings, specprefill: as in JSON answers; memory: bytes on the device by kind."""
+    """finish_reason: "stop" or "length"; timings, specprefill: as in answers; memory: device bytes by kind."""
 
     job_id: int
     finish_reason: str

@@ -11,7 +11,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def check_messages(messages: list[object]) -> list[dict[str, object]]:
-    """Copies with text as content and with objects as the arguments of tool calls. ApiError names the message that is wrong."""
+    """Copies with text as content and with objects as the arguments of tool calls. ApiError names the message that
+    is wrong."""
     if not messages:
         raise bad_request("messages", "it is empty, wanted at least one message")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]

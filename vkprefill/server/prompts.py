@@ -1,4 +1,4 @@
-"""Checked requests -> token ids, in the server's process: mistakes are answered at once, without a place in the queue."""
+"""Checked requests -> token ids, in the server's process: mistakes are answered without a place in the queue."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MIN_SHARED = 32  # tokens of a system prompt that are worth a mark of their own
 
 @dataclass(frozen=True)
 class Prompt:
-    """mark_at: lengths of the beginnings that later prompts will share; fixed_n: first tokens that are always kept: system prompt and tools;
-    thinking: the answer starts inside of reasoning."""
+    """mark_at: lengths of the beginnings that later prompts will share; fixed_n: first tokens that are always kept:
+    system prompt and tools; thinking: the answer starts inside of reasoning."""
 
     token_ids: list[int]
     mark_at: tuple[int, ...] = ()
@@ -63,7 +63,8 @@ class PromptBuilder:
         return Prompt(ids, tuple(marks), fixed_n, thinking, facts)
 
     def _fixed_n(self, ids: list[int], messages: Sequence[Mapping[str, object]], options: dict[str, object]) -> int:
-        """How many first tokens do not depend on the conversation: those that another one with the same system message and tools begins with."""
+        """How many first tokens do not depend on the conversation: those that another one with the same system
+        message and tools begins with."""
         lead = [message for message in messages[:1] if message["role"] == "system"]
         first = messages[len(lead) : len(lead) + 1]
         other = "y" if first and str(first[0]["content"]).lstrip().startswith("x") else "x"

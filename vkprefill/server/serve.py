@@ -24,7 +24,8 @@ DRAIN_S = 30  # for answers in work after SIGTERM; what takes longer is cut off
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """max_waiting: requests in the queue; timeout_s: of a request, 0 for none; body_timeout_s: of its body; alias: the model's name."""
+    """max_waiting: requests in the queue; timeout_s: of a request, 0 for none; body_timeout_s: of its body; alias:
+    the model's name."""
 
     engine: EngineOptions
     defaults: Defaults = field(default_factory=Defaults)
@@ -41,8 +42,8 @@ class ServerOptions:
 def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
     """Serve until SIGTERM or SIGINT, then finish the answers in work; returns the exit code.
 
-    notice: takes lines for the user, among them the address. Raises RequestError for an address that cannot be used, and what reading the
-    model's file raises.
+    notice: takes lines for the user, among them the address. Raises RequestError for an address that cannot be
+    used, and what reading the model's file raises.
     """
     prompts = PromptBuilder(options.engine.model)
     listener = _listen(options.host, options.port)

@@ -14,7 +14,8 @@ MIN_COPIED = 32  # tokens of a shared beginning that are worth a copy
 
 
 class Slots:
-    """A few sessions that share the memory of the models. The least recently used one is forgotten when a new one or its memory is needed."""
+    """A few sessions that share the memory of the models. The least recently used one is forgotten when a new one
+    or its memory is needed."""
 
     def __init__(self, model: Model, draft: Model | None, spec: SpecPrefillConfig | None, num_slots: int) -> None:
         self._sessions = [Session(model, draft, spec) for _ in range(num_slots)]  # least recently used first
