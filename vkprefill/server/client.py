@@ -94,8 +94,9 @@ class EngineClient:
     async def _exchange(self, job: Job) -> AsyncIterator[JobEvent]:
         self._events, self._job_id = asyncio.Queue(), job.job_id
         started, ended = time.monotonic(), False
-        await anyio.to_thread.run_sync(self._send, job)
         try:
+            with anyio.CancelScope(shield=True):  # sent for certain, so that it can be stopped
+                await anyio.to_thread.run_sync(self._send, job)
             while not ended:
                 event = await self._events.get()
                 ended = isinstance(event, Done | Failed)
@@ -200,6 +201,8 @@ class EngineClient:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
+        if self._job_id:
+            self._events.put_nowait(Failed(self._job_id, 503, "the server is stopping"))
 
 
 def _end(process: multiprocessing.Process) -> None:
