@@ -19,7 +19,8 @@ class Slots:
 
     def __init__(self, model: Model, draft: Model | None, spec: SpecPrefillConfig | None, num_slots: int) -> None:
         self._sessions = [Session(model, draft, spec) for _ in range(num_slots)]  # least recently used first
-        for pool in [model.pool, *([draft.pool] if draft else [])]:
+        self._pools = [model.pool, *([draft.pool] if draft else [])]
+        for pool in self._pools:
             pool.on_full = partial(self._make_room, pool)
 
     def choose(self, token_ids: Sequence[int], *, exact_only: bool) -> Session:
@@ -68,5 +69,7 @@ class Slots:
             session.reset()
 
     def close(self) -> None:
+        for pool in self._pools:
+            pool.on_full = None
         for session in self._sessions:
             session.close()
