@@ -41,7 +41,7 @@ _CPU = Profile(
     matvec=(16, 1, 16),
     attention=(8, 4),
     attention_splits=1,
-    delta_rule=(8, 8, 4),
+    delta_rule=(8, 2, 1),
     local_size=32,
     prefill_chunk=128,
     submission_flop=2e9,
@@ -96,7 +96,5 @@ _UNKNOWN = Profile(
 def profile_for(info: DeviceInfo) -> Profile:
     """The profile of a device's class."""
     if info.type == "cpu":
-        if info.subgroup_size >= 8:
-            return _CPU
-        return Profile(**{**vars(_CPU), "delta_rule": (4, 4, 4)})
+        return _CPU
     return {AMD: _AMD, NVIDIA: _NVIDIA, INTEL: _INTEL}.get(info.vendor_id, _UNKNOWN)
