@@ -142,4 +142,7 @@ if [ ! -e "vkprefill/_barrier$(python -c 'import sysconfig; print(sysconfig.get_
     say "the barrier operation could not be built (reason in build/setup-package.log):"
     say "the engine will use one submission per dependency level, with the same results but slower decode"
 fi
+if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
+    say "optional: the tests of the web pages need a browser (apt-get install chromium chromium-driver); they are skipped without"
+fi
 say "done"

@@ -38,7 +38,8 @@ window.sent = [];
 window.fetch = async (path, options) => {
   window.sent.push(JSON.parse(options.body));
   const stream = new ReadableStream({ start(controller) {
-    const send = (data) => controller.enqueue(new TextEncoder().encode(`data: ${data}\\n\\n`));
+    const bytes = (text) => controller.enqueue(new TextEncoder().encode(text));
+    const send = (data) => { for (const part of [`data: ${data.slice(0, 5)}`, `${data.slice(5)}\\n`, "\\n"]) bytes(part); };
     window.answer = (chunk) => send(JSON.stringify({ choices: [], ...chunk }));
     window.end = () => { send("[DONE]"); controller.close(); };
     options.signal.addEventListener("abort", () => controller.error(new DOMException("stopped", "AbortError")));
@@ -222,6 +223,20 @@ def test_streams_with_reasoning(scripted):
     page.all(".reasoning summary")[0].click()
     assert page.all(".reasoning")[0].text == "Reasoning\nLet me see."
     assert page.id("log").get_attribute("role") == "log" and page.all(".answer")[0].get_attribute("aria-busy") == "false"
+
+
+def test_map_of_cut_characters_and_long_prompts(page):
+    """A character of several tokens is one piece, also where it is cut by a border; a very long prompt has fewer pieces."""
+    code = """
+const [report, done] = arguments;
+import("/heat_map.js").then(({ heatMap }) => done(heatMap(report).map((node) => [node.className, node.textContent, node.childElementCount])));
+"""
+    tokens = ["\x1b", [0xF0, 0x9F], [0x98, 0x80], "a\u202e", [0xC3], [0xA9], "<|im_end|>"]
+    report = {"tokens": tokens, "importance": [0.1] * 7, "cached_n": 1, "kept_ranges": [[1, 5]]}
+    shown = page.driver.execute_async_script(code, report)
+    assert shown == [["cached", "\u241b", 1], ["kept", "\U0001f600a<U+202E>\ufffd", 3], ["dropped", " [2 dropped] \ufffd<|im_end|>", 3]]
+    long = {"tokens": ["a "] * 30000, "importance": None, "cached_n": 0, "kept_ranges": [[0, 30000]]}
+    assert page.driver.execute_async_script(code, long) == [["kept", "a " * 30000, 1]]
 
 
 def test_options_of_a_request(scripted):

@@ -72,19 +72,19 @@ export async function* streamChat(body, signal) {
 // The data of each server-sent event.
 async function* eventData(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = [];
+  let text = "";
+  let searched = 0; // up to here there is no end of an event
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      const blocks = value.split("\n\n");
-      for (const [index, block] of blocks.entries()) {
-        rest.push(block);
-        if (index + 1 === blocks.length) break;
-        const event = rest.join("");
-        rest = [];
+      text += value;
+      for (let end; (end = text.indexOf("\n\n", searched)) >= 0; searched = 0) {
+        const event = text.slice(0, end);
+        text = text.slice(end + 2);
         if (event.startsWith("data: ")) yield event.slice(6);
       }
+      searched = Math.max(0, text.length - 1);
     }
   } catch (error) {
     if (error.name === "AbortError") throw error;
