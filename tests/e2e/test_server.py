@@ -277,7 +277,7 @@ def test_health_answers_while_a_prefill_runs(server):
         answer = pool.submit(
             server.client.post,
             "/v1/chat/completions",
-            json={"messages": user("Health. " + FILLER * 260), "max_tokens": 1, **DENSE},
+            json={"messages": user("Health. " + FILLER * 160), "max_tokens": 1, **DENSE},
         )
         while not answer.done():
             start = time.monotonic()
@@ -290,7 +290,7 @@ def test_health_answers_while_a_prefill_runs(server):
 
 def test_client_that_leaves_in_prefill(server, client):
     before = ask(client, user(PROMPTS[1]["user"]), **DENSE)
-    body = json.dumps({"messages": user("Leave. " + FILLER * 300), "stream": True, **DENSE}).encode()
+    body = json.dumps({"messages": user("Leave. " + FILLER * 250), "stream": True, **DENSE}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(post(body))
         server.wait_for(lambda: server.metric("requests_processing") == 1)

@@ -22,7 +22,7 @@ class Played(EngineClient):
 
     def __init__(self, max_waiting: int = 2) -> None:
         options = EngineOptions(Path("x.gguf"), None, None)
-        super().__init__(options, max_waiting=max_waiting, on_failure=lambda: None)
+        super().__init__(options, max_waiting=max_waiting, on_ready=print, on_failure=print)
         self.ready = Ready("a device", 512, 64)
         self.sent: list[object] = []
 

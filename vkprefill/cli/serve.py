@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from importlib.util import find_spec
 
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         kv_type(args),
         args.batch_size,
         args.parallel,
-        log_level=10 if args.verbose else 30,
+        log_level=logging.INFO if args.verbose else logging.WARNING,
     )
     defaults = Defaults(sampling_config(args), spec, max_tokens(args), template_kwargs(args))
     options = ServerOptions(

@@ -44,10 +44,18 @@ class EngineClient:
     cannot be helped.
     """
 
-    def __init__(self, options: EngineOptions, *, max_waiting: int, on_failure: Callable[[], None]) -> None:
-        """on_failure: called when there is no engine any more and there will be none."""
+    def __init__(
+        self,
+        options: EngineOptions,
+        *,
+        max_waiting: int,
+        on_ready: Callable[[Ready], None],
+        on_failure: Callable[[], None],
+    ) -> None:
+        """on_ready: called when the engine can take jobs; on_failure: when there is none and there will be none."""
         self._options = options
         self._max_waiting = max_waiting
+        self._on_ready = on_ready
         self._on_failure = on_failure
         self._turn = asyncio.Lock()  # first come, first served
         self._ids = itertools.count(1)
@@ -171,6 +179,7 @@ class EngineClient:
                 self.stage = event.stage if not self.lost else f"device lost, loading again: {event.stage}"
             elif isinstance(event, Ready):
                 self.ready, self.lost = event, False
+                self._on_ready(event)
             elif isinstance(event, Unusable):
                 failure = event
             elif event.job_id == self._job_id:

@@ -109,6 +109,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
         )
     slots = Slots(model, draft, options.spec, options.num_slots)
     stack.callback(slots.close)
+    log.info("prefill in chunks of %d tokens; kernels: %s", model.prefill_chunk, ", ".join(model.kernels()))
     connection.send(
         Ready(f"{model.device.info.name} ({model.device.info.driver})", model.max_context, model.prefill_chunk)
     )

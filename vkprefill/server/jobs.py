@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class EngineOptions:
     kv_type: str = "f16"
     prefill_chunk: int | None = None
     num_slots: int = 4
-    log_level: int = 30
+    log_level: int = logging.WARNING
 
 
 # -- to the engine -----------------------------------------------------------------------------------------------------

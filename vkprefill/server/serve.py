@@ -15,7 +15,7 @@ from vkprefill.server.api import Defaults
 from vkprefill.server.app import build_app
 from vkprefill.server.client import EngineClient
 from vkprefill.server.completions import Service
-from vkprefill.server.jobs import EngineOptions
+from vkprefill.server.jobs import EngineOptions, Ready
 from vkprefill.server.metrics import Metrics
 from vkprefill.server.prompts import PromptBuilder
 
@@ -47,9 +47,18 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
     """
     prompts = PromptBuilder(options.engine.model)
     listener = _listen(options.host, options.port)
-    client = EngineClient(
-        options.engine, max_waiting=options.max_waiting, on_failure=lambda: setattr(server, "should_exit", True)
-    )
+    slots = options.engine.num_slots
+
+    def ready(engine: Ready) -> None:
+        notice(
+            f"ready: {prompts.config.name} on {engine.device}, context {engine.max_context} tokens for up to {slots} "
+            f"conversations; the file has {prompts.config.max_position_embeddings}"
+        )
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    client = EngineClient(options.engine, max_waiting=options.max_waiting, on_ready=ready, on_failure=stop)
     service = Service(
         prompts,
         client,
@@ -59,9 +68,7 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
         options.timeout_s,
         options.body_timeout_s,
     )
-    app = build_app(
-        service, api_key=options.api_key, cors_origin=options.cors_origin, num_slots=options.engine.num_slots
-    )
+    app = build_app(service, api_key=options.api_key, cors_origin=options.cors_origin, num_slots=slots)
     config = uvicorn.Config(
         app,
         http="h11",
@@ -75,8 +82,8 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
     server = uvicorn.Server(config)
     host, port = listener.getsockname()[:2]
     notice(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
-    # uvicorn raises the signals that stopped it once more when it is done
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    # uvicorn takes the signals while it runs; when it is done, it raises those that stopped it once more
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listener])
     finally:
