@@ -19,8 +19,9 @@ export function markdown(text) {
   let fence = null;
   const flush = () => {
     const block = lines.join("\n");
+    const paragraphs = block.split(/\n{2,}/).map((part) => part.replace(/^\n+|\n+$/g, "")).filter((part) => part.trim());
     if (fence) nodes.push(element("pre", { tabIndex: 0 }, element("code", {}, block)));
-    else nodes.push(...block.split(/\n{2,}/).filter((part) => part.trim()).map((part) => element("p", {}, ...inline(part))));
+    else nodes.push(...paragraphs.map((part) => element("p", {}, ...inline(part))));
     lines = [];
   };
   for (const line of text.split("\n")) {
