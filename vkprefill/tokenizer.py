@@ -229,7 +229,8 @@ class _ByteLevelBPE:
         )
 
     def encode(self, text: str, at_start: bool) -> list[int]:
-        return self._bpe.encode(text, add_special_tokens=False).ids
+        # The call for batches lets other threads run meanwhile; the one for a single text does not.
+        return self._bpe.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def token_bytes(self, token_id: int) -> bytes:
         text = self._tokens[token_id]

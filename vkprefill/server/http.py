@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 
 from vkprefill.server.api_error import ApiError
 
-MAX_BODY_BYTES = 8 * 2**20  # a prompt of 262,144 tokens has about 1 MiB of text
+MAX_BODY_BYTES = 4 * 2**20  # a prompt of 262,144 tokens has about 1 MiB of text
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
