@@ -1,4 +1,4 @@
-"""Chat requests -> token ids with Qwen3.5's template: what is fixed, what is marked, whether the answer begins in thought."""
+"""Chat requests -> token ids with Qwen3.5's template: what is fixed, what is marked, where thought begins."""
 
 from pathlib import Path
 
