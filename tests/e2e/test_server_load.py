@@ -1,6 +1,6 @@
 """The server under load: eight clients at once, a series of sparse prefills, requests made from its description.
 
-Short as they are by default; VKPREFILL_LOAD_S=120 and VKPREFILL_SOAK_REQUESTS=200 (seconds, requests) are worth a pause.
+Short as they are by default; VKPREFILL_LOAD_S=120 and VKPREFILL_SOAK_REQUESTS=200 are worth a pause.
 """
 
 import contextlib

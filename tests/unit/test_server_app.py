@@ -393,6 +393,7 @@ def test_api_key(send):
             response = send("GET", path, options=options, headers=headers)
             assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
     assert send("GET", "/v1/models", options=options, headers={"Authorization": "Bearer s3cret"}).status_code == 200
+    assert send("GET", "/v1/models", options=options, headers={"Authorization": "bearer s3cret"}).status_code == 200
     for path in ("/health", "/", "/openapi.json"):
         assert send("GET", path, options=options).status_code == 200
 

@@ -183,13 +183,13 @@ class _ApiKey:
 
     def __init__(self, app: ASGIApp, key: str, public: tuple[str, ...]) -> None:
         self._app = app
-        self._wanted = f"Bearer {key}".encode()
+        self._key = key.encode()
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self._public:
-            given = Headers(scope=scope).get("authorization", "").encode("latin-1")
-            if not hmac.compare_digest(given, self._wanted):
+            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            if not hmac.compare_digest(given.encode("latin-1"), self._key) or scheme.lower() != "bearer":
                 error = ApiError(
                     401, "wrong or missing API key; send it as: Authorization: Bearer KEY", code="invalid_api_key"
                 )
