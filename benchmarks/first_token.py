@@ -3,8 +3,8 @@
 python benchmarks/first_token.py [-m TARGET.gguf -md DRAFT.gguf] [--lengths 1024,2048] [--keep 0.2] [-r 3]
 
 Every figure is a median over repetitions that alternate between the two. `predicted` is what the split predicts: the
-scorer's time with look-ahead, and the dense time of as many tokens as were kept; the rest of the difference is attention
-over a shorter past and the selection. CPU seconds (all threads) are what is comparable on a machine that is not idle.
+scorer's time with look-ahead, and the dense time of as many tokens as were kept; the rest of the difference is
+attention over a shorter past and the selection. CPU seconds (all threads) are what is comparable on a machine that is not idle.
 """
 
 import argparse
@@ -114,10 +114,9 @@ def main() -> None:
             first_token(model, prompt_ids(model, 40), None)  # compiles
         compare(target, draft, 64, 0.5, 1)
         rows = []
-        print(
-            "| tokens | kept | dense s | speculative s | scoring | look-ahead | prefill | predicted s | ratio | CPU ratio |"
-        )
-        print("|---|---|---|---|---|---|---|---|---|---|")
+        columns = ["tokens", "kept", "dense s", "speculative s", "scoring", "look-ahead", "prefill", "predicted s"]
+        columns += ["ratio", "CPU ratio"]
+        print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
         for length in lengths:
             row = compare(target, draft, length, args.keep, args.repetitions)
             rows.append(row)

@@ -11,7 +11,9 @@ import pytest
 
 from tests.e2e.server_process import ServerProcess
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 CHROMEDRIVER = shutil.which("chromedriver")
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -27,20 +29,23 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-DEMO = [json.loads(line) for line in (Path(__file__).parents[1] / "data" / "demo_prompts.jsonl").read_text().splitlines()]
+DEMO = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "demo_prompts.jsonl").read_text().splitlines()
+]
 HOSTILE = "<img src=x onerror=\"document.title = 'owned'\">"
 WAIT_S = 240  # for a first answer on a busy machine: its shaders are compiled then
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
-# In place of the server: the bodies of requests go to window.sent, the answer comes from window.answer(chunk) and window.end().
+# In place of the server: the bodies of requests go to window.sent, the answer comes from window.answer(chunk) and
+# window.end().
 SCRIPTED = """
 window.sent = [];
 window.fetch = async (path, options) => {
   window.sent.push(JSON.parse(options.body));
   const stream = new ReadableStream({ start(controller) {
     const bytes = (text) => controller.enqueue(new TextEncoder().encode(text));
-    const send = (data) => { for (const part of [`data: ${data.slice(0, 5)}`, `${data.slice(5)}\\n`, "\\n"]) bytes(part); };
-    window.answer = (chunk) => send(JSON.stringify({ choices: [], ...chunk }));
+    const send = (data) => { for (const part of [`data: ${data.slice(0, 5)}`, `${data.slice(5)}\\n`, "\\n"])
+    bytes(part); }; window.answer = (chunk) => send(JSON.stringify({ choices: [], ...chunk }));
     window.end = () => { send("[DONE]"); controller.close(); };
     options.signal.addEventListener("abort", () => controller.error(new DOMException("stopped", "AbortError")));
   } });
@@ -212,7 +217,9 @@ def test_streams_with_reasoning(scripted):
     assert page.all("progress")[0].get_attribute("value") == "4"
     page.js("answer({ choices: [{ delta: { reasoning_content: 'Let me see.' } }] })")
     page.until(lambda: "Thinking" in page.id("log").text)
-    page.js("answer({ choices: [{ delta: { content: arguments[0] } }] })", f"It is **bold** {HOSTILE}\n\n```html\n<b>a</b>")
+    page.js(
+        "answer({ choices: [{ delta: { content: arguments[0] } }] })", f"It is **bold** {HOSTILE}\n\n```html\n<b>a</b>"
+    )
     page.until(lambda: "It is bold" in page.id("log").text)
     assert page.all(".answer")[0].get_attribute("aria-busy") == "true" and page.id("stop").is_displayed()
     page.js("answer({ choices: [{ delta: { content: '\\n```' } }] }); end()")
@@ -222,19 +229,28 @@ def test_streams_with_reasoning(scripted):
     assert not page.all(".reasoning .text")[0].is_displayed()
     page.all(".reasoning summary")[0].click()
     assert page.all(".reasoning")[0].text == "Reasoning\nLet me see."
-    assert page.id("log").get_attribute("role") == "log" and page.all(".answer")[0].get_attribute("aria-busy") == "false"
+    assert (
+        page.id("log").get_attribute("role") == "log" and page.all(".answer")[0].get_attribute("aria-busy") == "false"
+    )
 
 
 def test_map_of_cut_characters_and_long_prompts(page):
-    """A character of several tokens is one piece, also where it is cut by a border; a very long prompt has fewer pieces."""
+    """A character of several tokens is one piece, also where it is cut by a border; a very long prompt has fewer
+    pieces.
+    """
     code = """
 const [report, done] = arguments;
-import("/heat_map.js").then(({ heatMap }) => done(heatMap(report).map((node) => [node.className, node.textContent, node.childElementCount])));
+import("/heat_map.js").then(({ heatMap }) => done(heatMap(report).map((node) => [node.className, node.textContent,
+node.childElementCount])));
 """
     tokens = ["\x1b", [0xF0, 0x9F], [0x98, 0x80], "a\u202e", [0xC3], [0xA9], "<|im_end|>"]
     report = {"tokens": tokens, "importance": [0.1] * 7, "cached_n": 1, "kept_ranges": [[1, 5]]}
     shown = page.driver.execute_async_script(code, report)
-    assert shown == [["cached", "\u241b", 1], ["kept", "\U0001f600a<U+202E>\ufffd", 3], ["dropped", " [2 dropped] \ufffd<|im_end|>", 3]]
+    assert shown == [
+        ["cached", "\u241b", 1],
+        ["kept", "\U0001f600a<U+202E>\ufffd", 3],
+        ["dropped", " [2 dropped] \ufffd<|im_end|>", 3],
+    ]
     long = {"tokens": ["a "] * 30000, "importance": None, "cached_n": 0, "kept_ranges": [[0, 30000]]}
     assert page.driver.execute_async_script(code, long) == [["kept", "a " * 30000, 1]]
 
@@ -300,7 +316,9 @@ def test_phone(page):
 
 
 def test_errors_keys_and_no_draft(driver, gpu):
-    """A server with a key and without a draft: the page asks for the key, shows the server's errors and why there is no switch."""
+    """A server with a key and without a draft: the page asks for the key, shows the server's errors and why there is no
+    switch.
+    """
     with ServerProcess("--api-key", "secret", "--no-specprefill", wait=False) as server:
         server.wait_until_ready()
         page = Page(driver, server.url)
@@ -310,7 +328,9 @@ def test_errors_keys_and_no_draft(driver, gpu):
         assert "wrong or missing API key" in page.all(".error")[0].text
         page.id("key").send_keys("secret", Keys.TAB)
         page.until(lambda: " on " in page.id("server").text)
-        assert page.js("return [JSON.stringify(sessionStorage).includes('secret'), localStorage.length, document.cookie]") == [True, 0, ""]
+        assert page.js(
+            "return [JSON.stringify(sessionStorage).includes('secret'), localStorage.length, document.cookie]"
+        ) == [True, 0, ""]
         assert not page.id("spec").is_enabled() and "without a draft model" in page.id("no-draft").text
         page.id("most").send_keys("2")
         assert page.ask("Hello")["status"] == "disabled" and "Cut off" in page.id("log").text
@@ -332,7 +352,22 @@ def test_labels(page):
     for _ in range(16):
         page.driver.switch_to.active_element.send_keys(Keys.TAB)
         reached.append(page.js("return document.activeElement.id"))
-    wanted = ["new", "log", "example", "spec", "keep", "automatic", "message", "send", "system", "temperature", "most", "key"]
+    wanted = [
+        "new",
+        "log",
+        "example",
+        "spec",
+        "keep",
+        "automatic",
+        "message",
+        "send",
+        "system",
+        "temperature",
+        "most",
+        "key",
+    ]
     assert [name for name in reached if name in wanted][: len(wanted)] == wanted
-    outline = page.js("document.getElementById('spec').focus(); return getComputedStyle(document.activeElement).outlineStyle")
+    outline = page.js(
+        "document.getElementById('spec').focus(); return getComputedStyle(document.activeElement).outlineStyle"
+    )
     assert outline == "solid"
