@@ -4,7 +4,7 @@ python benchmarks/first_token.py [-m TARGET.gguf -md DRAFT.gguf] [--lengths 1024
 
 Every figure is a median over repetitions that alternate between the two. `predicted` is what the split predicts: the
 scorer's time with look-ahead, and the dense time of as many tokens as were kept; the rest of the difference is
-attention over a shorter past and the selection. CPU seconds (all threads) are what is comparable on a machine that is not idle.
+attention over a shorter past and the selection. CPU seconds (all threads) are what is comparable on a busy machine.
 """
 
 import argparse
