@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from vkprefill.model import Model
@@ -68,7 +69,7 @@ def _measure(model: Model) -> Speed:
     cache = model.new_cache()
     try:
         times = []
-        for _ in range(2):
+        for _ in range(3):  # the first compiles; the better of the others is less disturbed by what else runs
             cache.reset()
             start = time.perf_counter()
             model.extend(ids, cache)
@@ -80,7 +81,7 @@ def _measure(model: Model) -> Speed:
             decodes.append(time.perf_counter() - start)
     finally:
         cache.close()
-    return Speed(count / times[-1], 1 / min(decodes))
+    return Speed(count / min(times[1:]), 1 / min(decodes))
 
 
 def _load(path: Path) -> dict[str, Speed]:
@@ -92,7 +93,7 @@ def _load(path: Path) -> dict[str, Speed]:
     except FileNotFoundError:
         return {}
     except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        log.warning("calibration: %s is not usable (%s); measuring again", path, error)
+        _warn_once(f"calibration: {path} is not usable ({error}); measuring again")
         return {}
 
 
@@ -101,6 +102,11 @@ def _speed(value: object) -> float:
     if not 0 < speed < math.inf:
         raise ValueError(f"a speed of {speed}")
     return speed
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)
 
 
 def _store(path: Path, key: str, speed: Speed) -> None:
@@ -113,4 +119,4 @@ def _store(path: Path, key: str, speed: Speed) -> None:
             file.write_text(json.dumps(entries, indent=1))
             os.replace(file, path)
     except OSError as error:
-        log.warning("calibration: %s cannot be written (%s)", path, error)
+        _warn_once(f"calibration: {path} cannot be written ({error})")

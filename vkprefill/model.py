@@ -125,6 +125,7 @@ class Model:
         self.max_context = max_context or _longest_context(
             self.config, self.kv_type, self.device, bill_for, reserve_bytes
         )
+        _check_context(self.config, self.kv_type, self.device, self.max_context)
         self.memory = bill_for(self.max_context)
         self.device.require(self.memory.total, f"{file.label} with a context of {self.max_context} tokens")
         self._buffers: list[Buffer] = []  # to free one by one where the device is another model's
@@ -522,3 +523,13 @@ def _longest_context(
         device.require(bill_for(PAGE).total, f"{config.name} with a context of {PAGE} tokens")
         raise OutOfMemoryError(f"{config.name}: no room for a KV cache beside the weights on {device.info.name}")
     return min(config.max_position_embeddings, pages * PAGE)
+
+
+def _check_context(config: ModelConfig, kv_type: str, device: Device, max_context: int) -> None:
+    """OutOfMemoryError for a context whose keys of one layer are more than the device allows in one buffer."""
+    most = device.info.max_buffer_bytes // (kv_words(config, kv_type) * 4) * PAGE
+    if max_context > most:
+        limit = device.info.max_buffer_bytes / 2**20
+        raise OutOfMemoryError(
+            f"context of {max_context} tokens: {device.info.name} allows {limit:,.0f} MiB in one buffer, which is {most} tokens of a layer's keys in {kv_type}"
+        )

@@ -21,6 +21,7 @@ import numpy as np
 from vkprefill import guards
 from vkprefill.cache import Cache
 from vkprefill.calibration import speed_of
+from vkprefill.capture import checked_layers
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.scorer import Importance, Scorer, lookahead_steps
@@ -135,10 +136,7 @@ class SpecPrefill:
     """
 
     def __init__(self, target: Model, draft: Model, config: SpecPrefillConfig | None = None) -> None:
-        if target.tokenizer.vocabulary_hash != draft.tokenizer.vocabulary_hash:
-            raise RequestError(
-                f"draft {draft.path.name} and target {target.path.name}: their vocabularies differ, wanted one"
-            )
+        check_vocabularies(target, draft)
         self.target, self.draft = target, draft
         self.config = config or SpecPrefillConfig()
         self._scorer = Scorer(draft)
@@ -310,6 +308,21 @@ class SpecPrefill:
         report.kept_n, report.kept_ranges = len(kept), tokens_to_ranges(kept)
         report.importance, report.kept = plan.importance, kept
         return plan
+
+
+def check_vocabularies(target: Model, draft: Model) -> None:
+    """RequestError unless both models have the same vocabulary."""
+    if target.tokenizer.vocabulary_hash != draft.tokenizer.vocabulary_hash:
+        raise RequestError(
+            f"draft {draft.path.name} and target {target.path.name}: their vocabularies differ, wanted one"
+        )
+
+
+def check_pair(target: Model, draft: Model, config: SpecPrefillConfig) -> None:
+    """RequestError for what would make every scoring fail: vocabularies that differ, layers the draft does not have."""
+    check_vocabularies(target, draft)
+    if config.score_layers != "all":
+        checked_layers(config.score_layers, draft.config)
 
 
 def given_plan(kept_ranges: Sequence[Sequence[int]], num_tokens: int, cached_n: int = 0) -> Plan:

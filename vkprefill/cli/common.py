@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from vkprefill.memory import KV_TYPES
 from vkprefill.model import Model, PrefillProgress, load
 from vkprefill.pair import draft_room, measure_speeds
 from vkprefill.sampling import SamplingConfig
-from vkprefill.specprefill import SpecPrefillReport
+from vkprefill.specprefill import SpecPrefillReport, check_pair
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
@@ -30,7 +30,8 @@ TEMPLATE_TOKENS = 1024  # what a chat template may add to a prompt
 def notice(text: str, end: str = "\n") -> None:
     """A line for the user, on stderr: stdout is the answer's."""
     if sys.stderr is not None:  # closed by the caller; print would take stdout
-        print(text, end=end, file=sys.stderr, flush=True)
+        with suppress(OSError):  # a full disk behind stderr must not cost the answer
+            print(text, end=end, file=sys.stderr, flush=True)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
@@ -215,6 +216,7 @@ def open_pair(
         with _loading("draft: ") as report:
             draft = load(path, model.device, context, kv_type(args), prefill_chunk=args.batch_size, progress=report)
         with draft:
+            check_pair(model, draft, spec)
             measure_speeds(
                 model,
                 draft,

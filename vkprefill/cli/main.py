@@ -34,10 +34,12 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(
         stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING
     )
+    if sys.stdout is None:
+        notice("Error: stdout: it is closed")
+        return 1
     try:
         code = args.run(args)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code
     except VkPrefillError as error:
         notice(f"Error: {one_line(error)}")
@@ -46,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         notice("interrupted")
         return 130
     except OSError as error:
-        if error.filename is not None or sys.stdout is None:
+        if error.filename is not None:
             raise
         # What is still buffered goes nowhere, without a second error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -40,6 +40,7 @@ from vkprefill.server.prompt_details import prompt_details
 from vkprefill.server.slots import Slots
 from vkprefill.server.stop_strings import StopStrings
 from vkprefill.session import Session
+from vkprefill.specprefill import check_pair
 
 log = logging.getLogger("vkprefill")
 
@@ -104,6 +105,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
                 progress=progress("draft: "),
             )
         )
+        check_pair(model, draft, spec)
         measure_speeds(
             model, draft, spec, lambda one: connection.send(Loading(f"measuring the speed of {one.config.name}"))
         )
