@@ -531,5 +531,6 @@ def _check_context(config: ModelConfig, kv_type: str, device: Device, max_contex
     if max_context > most:
         limit = device.info.max_buffer_bytes / 2**20
         raise OutOfMemoryError(
-            f"context of {max_context} tokens: {device.info.name} allows {limit:,.0f} MiB in one buffer, which is {most} tokens of a layer's keys in {kv_type}"
+            f"context of {max_context} tokens: {device.info.name} allows {limit:,.0f} MiB in one buffer, "
+            f"which is {most} tokens of a layer's keys in {kv_type}"
         )
