@@ -209,7 +209,7 @@ SETTINGS = [
     (("-n", "-2"), "-n: found -2"),
     (("-c", "0"), "max_context: 0, wanted 1 to"),
     (("-c", str(10**30)), "max_context: 1000"),
-    (("-c", str(10**9)), "needs .* MiB, .* has .* MiB left"),
+    (("-c", str(10**9)), "context of 1000000000 tokens: .* MiB in one buffer, which is .* tokens"),
     (("-b", "0"), "prefill chunk: 0, wanted 1 to 4096"),
     (("-b", "4097"), "prefill chunk: 4097"),
     (("-ctk", "f16", "-ctv", "f32"), "keys and values must have the same type"),
@@ -323,7 +323,9 @@ def test_stdout_is_full(environment, gpu, command):
 def test_closed_streams(environment, gpu):
     outcome = shell("$V generate -m $M -p x -n 3 -c 256 2>&-", environment)
     assert outcome.code == 0 and "per second" not in outcome.out, "notices must not go to stdout"
-    assert shell("$V generate -m $M -p x -n 3 -c 256 >&-", environment).code == 0
+    assert_error(shell("$V generate -m $M -p x -n 3 -c 256 >&-", environment), "stdout: it is closed")
+    full = shell("$V generate -m $M -p x -n 3 -c 256 --temp 0 2>/dev/full", environment)
+    assert full.code == 0 and full.out.strip(), "an answer must not be lost because notices are"
     assert_error(shell("$V generate -m $M -f - <&-", environment), "stdin: it is closed")
     assert shell("$V chat -m $M -c 256 <&-", environment).code == 0
 
