@@ -203,20 +203,20 @@ class SpecPrefill:
         dense = Plan(np.arange(cached_n, num_tokens), report)
         if kept_ranges is not None and enabled:
             kept = ranges_to_tokens(kept_ranges, num_tokens, cached_n)
-            return self._finish(dense, kept, "kept ranges given with the request")
+            return finish_plan(dense, kept, "kept ranges given with the request")
         if not enabled:
-            return self._finish(dense, dense.kept, None)
+            return finish_plan(dense, dense.kept, None)
         try:
             if skipped := self._guard(token_ids, new, config, facts or RequestFacts(), report):
                 report.status, report.reason = skipped
-                return self._finish(dense, dense.kept, None)
+                return finish_plan(dense, dense.kept, None)
             scored = self.score(token_ids, config, first=cached_n, mark_at=mark_at, progress=progress)
         except VkPrefillError as error:
             if config.on_error == "error" or self.target.device.lost:
                 raise
             log.warning("speculative prefill: %s; prefilling densely", error)
             report.status, report.reason = guards.FAILED, f"the scorer failed: {error}"
-            return self._finish(dense, dense.kept, None)
+            return finish_plan(dense, dense.kept, None)
         report.score_ms, report.lookahead_ms, report.select_ms = scored.score_ms, scored.lookahead_ms, scored.select_ms
         dense.importance, dense.selection = scored.importance, scored.selection
         self._num_selections += 1
@@ -224,7 +224,7 @@ class SpecPrefill:
         self._mean_share = (
             share if self._mean_share is None else self._mean_share + (share - self._mean_share) / self._num_selections
         )
-        return self._finish(
+        return finish_plan(
             dense, scored.kept.astype(np.int64), f"the draft chose {len(scored.kept)} of {new} new tokens"
         )
 
@@ -297,17 +297,19 @@ class SpecPrefill:
                 )
         return None
 
-    def _finish(self, plan: Plan, kept: np.ndarray, reason: str | None) -> Plan:
-        """Enter the kept tokens into the plan; a reason: a selection was made."""
-        report, new = plan.report, report_new(plan.report)
-        if reason is not None:
-            report.status, report.reason = guards.ACTIVE, reason
-            if len(kept) == new:
-                report.status, report.reason = guards.KEPT_ALL, f"all of the {new} new tokens were kept"
-        plan.kept = kept
-        report.kept_n, report.kept_ranges = len(kept), tokens_to_ranges(kept)
-        report.importance, report.kept = plan.importance, kept
-        return plan
+
+def finish_plan(plan: Plan, kept: np.ndarray, reason: str | None) -> Plan:
+    """Enter the kept tokens into the plan and its report; a reason: a selection was made."""
+    report = plan.report
+    new = report.prompt_n - report.cached_n
+    if reason is not None:
+        report.status, report.reason = guards.ACTIVE, reason
+        if len(kept) == new:
+            report.status, report.reason = guards.KEPT_ALL, f"all of the {new} new tokens were kept"
+    plan.kept = kept
+    report.kept_n, report.kept_ranges = len(kept), tokens_to_ranges(kept)
+    report.importance, report.kept = plan.importance, kept
+    return plan
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:
@@ -328,15 +330,8 @@ def check_pair(target: Model, draft: Model, config: SpecPrefillConfig) -> None:
 def given_plan(kept_ranges: Sequence[Sequence[int]], num_tokens: int, cached_n: int = 0) -> Plan:
     """The plan of kept ranges that came with a request, without a draft."""
     kept = ranges_to_tokens(kept_ranges, num_tokens, cached_n)
-    report = SpecPrefillReport(guards.ACTIVE, "kept ranges given with the request", num_tokens, cached_n, len(kept))
-    if len(kept) == num_tokens - cached_n:
-        report.status = guards.KEPT_ALL
-    report.kept_ranges, report.kept = tokens_to_ranges(kept), kept
-    return Plan(kept, report)
-
-
-def report_new(report: SpecPrefillReport) -> int:
-    return report.prompt_n - report.cached_n
+    plan = Plan(kept, SpecPrefillReport(guards.ACTIVE, "", num_tokens, cached_n))
+    return finish_plan(plan, kept, "kept ranges given with the request")
 
 
 def tokens_to_ranges(kept: np.ndarray) -> list[list[int]]:
