@@ -70,6 +70,8 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
     """y[T, N] = x[T, K] W^T, W [N, K]; add: y += it. One row (one token, or one_row) goes through matvec."""
     _want("linear", x=(x.shape[1:], (matrix.columns,)), y=(y.shape[-1:], (matrix.rows,)))
     single = one_row or p.num_rows == 1
+    profile = p.device.profile
+    form, shuffle = ("_shuffle", {"SUBGROUP": p.device.info.subgroup_size}) if profile.shuffle else ("", {})
     for part in matrix.parts:
         push = {
             "w_offset": part.buffer.offset // 4,
@@ -79,23 +81,23 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
         }
         work = 2.0 * part.rows * matrix.columns
         if single:
-            lanes, slices, tn = p.device.profile.matvec
+            lanes, slices, tn = profile.matvec
             p.dispatch(
-                f"matvec_{matrix.layout}",
+                f"matvec{form}_{matrix.layout}",
                 [x, part.buffer, y],
                 (_ceil(part.rows, lanes * tn), 1, 1),
-                constants={"ROW_LANES": lanes, "SLICES": slices, "TN": tn, "ADD": int(add)},
+                constants={"ROW_LANES": lanes, "TN": tn, "ADD": int(add)} | (shuffle or {"SLICES": slices}),
                 push=push,
                 work=work,
                 label=f"matvec {matrix.name}",
             )
         else:
-            local, tm, tn = p.device.profile.matmul
+            local, tm, tn = profile.matmul
             p.dispatch(
-                f"matmul_{matrix.layout}",
+                f"matmul{form}_{matrix.layout}",
                 [p.step, x, part.buffer, y],
                 (_ceil(p.num_rows, tm), _ceil(part.rows, local * tn), 1),
-                constants={"LOCAL_SIZE": local, "TM": tm, "TN": tn, "ADD": int(add)},
+                constants={"LOCAL_SIZE": local, "TM": tm, "TN": tn, "ADD": int(add)} | shuffle,
                 push={**push, "N": matrix.rows},
                 work=work * p.num_rows,
                 label=f"matmul {matrix.name}",

@@ -20,6 +20,7 @@ class Profile:
     matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (TQ, KP); attention_splits: parts the keys
     are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small kernels;
     prefill_chunk: tokens that go through all layers together; submission_flop: work after which a submission ends.
+    shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp).
     """
 
     name: str
@@ -31,20 +32,23 @@ class Profile:
     local_size: int
     prefill_chunk: int
     submission_flop: float
+    shuffle: bool = False
 
 
-# A CPU device runs the invocations of a workgroup one after another: large register tiles, no splitting, few barriers.
+# A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A
+# load costs as much for each lane, also where all read the same word: hence the shuffles.
 # It has no watchdog; the bound keeps Ctrl-C and the progress bar prompt.
 _CPU = Profile(
     "cpu",
-    matmul=(16, 8, 8),
-    matvec=(16, 1, 16),
+    matmul=(16, 16, 8),
+    matvec=(16, 1, 4),
     attention=(8, 4),
     attention_splits=1,
     delta_rule=(8, 2, 1),
     local_size=32,
     prefill_chunk=128,
     submission_flop=2e9,
+    shuffle=True,
 )
 # Bounds: 250 ms at the speed that is certain to be reached (0.4 TFLOP/s on a 15 W integrated GPU).
 _AMD = Profile(
@@ -95,6 +99,6 @@ _UNKNOWN = Profile(
 
 def profile_for(info: DeviceInfo) -> Profile:
     """The profile of a device's class."""
-    if info.type == "cpu":
+    if info.type == "cpu" and info.subgroup_size in (4, 8, 16):  # what the tiles of the shuffling kernels divide into
         return _CPU
     return {AMD: _AMD, NVIDIA: _NVIDIA, INTEL: _INTEL}.get(info.vendor_id, _UNKNOWN)

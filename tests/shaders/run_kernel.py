@@ -33,8 +33,8 @@ FILL = {"output": UNTOUCHED, "input": FOREIGN, "scratch": FOREIGN, "in_out": int
 def _profiles() -> dict[str, Profile]:
     some = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 0, 0, 0, ())
     made = [profile_for(dataclasses.replace(some, vendor_id=vendor)) for vendor in (AMD, NVIDIA, INTEL, 0)]
-    cpus = [profile_for(dataclasses.replace(some, type="cpu", subgroup_size=size)) for size in (8, 4)]
-    return {profile.name: profile for profile in made} | {"cpu": cpus[0], "cpu4": cpus[1]}
+    made.append(profile_for(dataclasses.replace(some, type="cpu", subgroup_size=8)))
+    return {profile.name: profile for profile in made}
 
 
 PROFILES = _profiles()

@@ -42,7 +42,7 @@ LAYOUT_TYPES = [t for t in blocks.TYPES if t not in ("Q4_0", "Q5_0")]  # stored 
 
 
 @pytest.mark.parametrize("weight_type", LAYOUT_TYPES)
-@pytest.mark.parametrize("profile", [name for name in PROFILES if name != "cpu4"])  # as cpu
+@pytest.mark.parametrize("profile", PROFILES)
 def test_tiles_of_every_profile(device, profile, weight_type):
     """More than one tile in rows and in columns, the last ones cut."""
     with using_profile(device, profile) as tiles:

@@ -19,7 +19,7 @@ def test_types(device, weight_type):
 
 
 @pytest.mark.parametrize("weight_type", LAYOUT_TYPES)
-@pytest.mark.parametrize("profile", [name for name in PROFILES if name != "cpu4"])  # as cpu
+@pytest.mark.parametrize("profile", PROFILES)
 def test_tiles_of_every_profile(device, profile, weight_type):
     """K beyond one round of the slices, and no whole number of rounds."""
     with using_profile(device, profile) as tiles:
