@@ -374,16 +374,18 @@ def delta_rule(
     lanes = min(lanes, key_dim // 4)
     while local // lanes * rows > value_dim:
         local, rows = (local, rows // 2) if rows > 1 else (local // 2, rows)
-    if key_dim % (4 * lanes) or value_dim % (local // lanes * rows):
+    form, tile = "", {"LANES": lanes, "ROWS": rows}
+    if p.device.profile.shuffle:
+        form, tile = "_shuffle", {"SUBGROUP": p.device.info.subgroup_size}
+    if key_dim % (4 * lanes) or value_dim % (local // lanes * rows) or local % tile.get("SUBGROUP", 1):
         raise ShapeError(f"delta_rule: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
     p.dispatch(
-        "delta_rule",
+        f"delta_rule{form}",
         [p.step, qkv, gates, state, o],
         (value_dim // (local // lanes * rows), value_heads, 1),
         constants={
             "LOCAL_SIZE": local,
-            "LANES": lanes,
-            "ROWS": rows,
+            **tile,
             "Hk": key_heads,
             "Hv": value_heads,
             "Dk": key_dim,
