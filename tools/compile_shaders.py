@@ -35,6 +35,7 @@ VARIANTS = {
     "embedding": WEIGHTS,
     "kv_store": KV,
     "attention": KV,
+    "attention_shuffle": KV,
     "attention_scores": KV,
 }
 

@@ -27,6 +27,11 @@ def _lanes(words: int, most: int = MAX_LOCAL_SIZE) -> int:
     return lanes
 
 
+def _shuffle(p: Program) -> tuple[str, dict[str, int]]:
+    """Suffix and further constants of the shaders that have a form with shuffles, where the profile wants it."""
+    return ("_shuffle", {"SUBGROUP": p.device.info.subgroup_size}) if p.device.profile.shuffle else ("", {})
+
+
 def _want(kernel: str, **shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     """Each keyword: (found shape without rows, wanted shape without rows)."""
     for name, (found, wanted) in shapes.items():
@@ -71,7 +76,7 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
     _want("linear", x=(x.shape[1:], (matrix.columns,)), y=(y.shape[-1:], (matrix.rows,)))
     single = one_row or p.num_rows == 1
     profile = p.device.profile
-    form, shuffle = ("_shuffle", {"SUBGROUP": p.device.info.subgroup_size}) if profile.shuffle else ("", {})
+    form, shuffle = _shuffle(p)
     for part in matrix.parts:
         push = {
             "w_offset": part.buffer.offset // 4,
@@ -162,17 +167,18 @@ def attention(
     _want("attention", y=(y.shape[1:], q.shape[1:]))
     head_dim, group = q.shape[1] // heads, heads // kv_heads
     words = head_dim // 4
-    local = _lanes(words)
     tq, kp = p.device.profile.attention
     tq = min(tq, p.num_rows * group)
     splits = split_out.shape[0] if p.num_rows == 1 else 1
+    local = _lanes(words)
+    form, shuffle = _shuffle(p)
     assert PAGE % (local * kp) == 0, "a tile of keys lies within a page"
     # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one
     # layer, so that in prefill a submission must not hold two. The one query of a decode step is little work at any
     # length.
     work = p.device.profile.submission_flop if p.num_rows > 1 else 0.0
     p.dispatch(
-        f"attention_{kv_type}",
+        f"attention{form}_{kv_type}",
         [p.step, q, pages, cache.keys, cache.values, split_out if splits > 1 else y, split_sums],
         (_ceil(p.num_rows * group, tq), kv_heads, splits),
         constants={
@@ -185,6 +191,7 @@ def attention(
             "TQ": tq,
             "KP": kp,
             "DV": _ceil(words, local),
+            **shuffle,
         },
         work=work,
     )
@@ -193,7 +200,7 @@ def attention(
             "attention_merge",
             [p.step, split_out, split_sums, y],
             (heads, p.num_rows, 1),
-            constants={"LOCAL_SIZE": min(local, 32), "H": heads, "Dh": head_dim, "SPLITS": splits},
+            constants={"LOCAL_SIZE": _lanes(words, 32), "H": heads, "Dh": head_dim, "SPLITS": splits},
         )
 
 
@@ -374,10 +381,8 @@ def delta_rule(
     lanes = min(lanes, key_dim // 4)
     while local // lanes * rows > value_dim:
         local, rows = (local, rows // 2) if rows > 1 else (local // 2, rows)
-    form, tile = "", {"LANES": lanes, "ROWS": rows}
-    if p.device.profile.shuffle:
-        form, tile = "_shuffle", {"SUBGROUP": p.device.info.subgroup_size}
-    if key_dim % (4 * lanes) or value_dim % (local // lanes * rows) or local % tile.get("SUBGROUP", 1):
+    form, shuffle = _shuffle(p)
+    if key_dim % (4 * lanes) or value_dim % (local // lanes * rows) or local % shuffle.get("SUBGROUP", 1):
         raise ShapeError(f"delta_rule: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
     p.dispatch(
         f"delta_rule{form}",
@@ -385,7 +390,7 @@ def delta_rule(
         (value_dim // (local // lanes * rows), value_heads, 1),
         constants={
             "LOCAL_SIZE": local,
-            **tile,
+            **(shuffle or {"LANES": lanes, "ROWS": rows}),
             "Hk": key_heads,
             "Hv": value_heads,
             "Dk": key_dim,
