@@ -11,7 +11,7 @@ Unit load_unit(uint at, uint lane) { return Unit(unpackHalf2x16(w1[(at + 64u) * 
 Sub load_sub(Unit u, uint at, uint j) { return Sub(w4[at + j * 32u + u.lane], j == 0u ? u.d.x : u.d.y); }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {
-    a = iq4_values(s.q.x) * s.scale;
-    b = iq4_values(s.q.x >> 4) * s.scale;
+    a = iq4_values(s.q.x) * s.scale - 128.0 * s.scale;
+    b = iq4_values(s.q.x >> 4) * s.scale - 128.0 * s.scale;
     s.q = s.q.yzwx;
 }

@@ -15,7 +15,7 @@ Sub load_sub(Unit u, uint at, uint j) {
 }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {
-    a = iq4_values(s.q.x) * s.scale;
-    b = iq4_values(s.q.x >> 4) * s.scale;
+    a = iq4_values(s.q.x) * s.scale - 128.0 * s.scale;
+    b = iq4_values(s.q.x >> 4) * s.scale - 128.0 * s.scale;
     s.q = s.q.yzwx;
 }
