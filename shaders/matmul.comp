@@ -9,6 +9,9 @@
 // gl_WorkGroupID and loop counters, so a GPU reads it once per wave into scalar registers, and a multiply-add has one scalar
 // and one vector operand. Loops over K stay rolled: unrolled, compilers hoist the scalar loads of whole blocks and spill.
 //
+// Each row of w is two products along K ahead of the one before: AMD GPUs issue two multiply-adds at once if their vector
+// operands lie in different register banks, and the same product of two rows mostly has both in one bank.
+//
 // Grid: (ceil(T / TM), ceil(rows / (LOCAL_SIZE * TN)), 1); token tiles are neighbours, so they share weights in the cache.
 // Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
@@ -60,15 +63,12 @@ void main() {
                 vec4 wa[TN], wb[TN];
                 [[unroll]] for (uint c = 0; c < TN; c++) next8(sub[c], wa[c], wb[c]);
                 [[unroll]] for (uint r = 0; r < TM; r++)
-                    [[unroll]] for (uint u = 0; u < 2u; u++) {
-                        const vec4 a = x[xo + r * stride + u];
+                    [[unroll]] for (uint i = 0; i < 8u; i++)
                         [[unroll]] for (uint c = 0; c < TN; c++) {
-                            const vec4 w = u == 0u ? wa[c] : wb[c];
-                            float s = acc[r * TN + c];
-                            s = fma(a.x, w.x, s); s = fma(a.y, w.y, s); s = fma(a.z, w.z, s); s = fma(a.w, w.w, s);
-                            acc[r * TN + c] = s;
+                            const uint k = (i + 2u * c) & 7u, o = r * TN + c;
+                            const float w = k < 4u ? wa[c][k] : wb[c][k - 4u];
+                            acc[o] = fma(x[xo + r * stride + k / 4u][k & 3u], w, acc[o]);
                         }
-                    }
                 xo += 2u;
             }
         }
