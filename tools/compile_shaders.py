@@ -29,6 +29,7 @@ WEIGHTS = tuple(f"weight_{t}" for t in "f32 f16 bf16 q8_0 q4_1 q5_1 iq4_nl iq4_x
 KV = ("kv_f16", "kv_f32")
 VARIANTS = {
     "matmul": WEIGHTS,
+    "matmul_hybrid": WEIGHTS,
     "matmul_shuffle": WEIGHTS,
     "matvec": WEIGHTS,
     "matvec_shuffle": WEIGHTS,

@@ -98,11 +98,12 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
             )
         else:
             local, tm, tn = profile.matmul
+            tile = {"LOCAL_SIZE": local, "TM": tm} | ({} if profile.hybrid else {"TN": tn})
             p.dispatch(
-                f"matmul{form}_{matrix.layout}",
+                f"matmul{'_hybrid' if profile.hybrid else form}_{matrix.layout}",
                 [p.step, x, part.buffer, y],
                 (_ceil(p.num_rows, tm), _ceil(part.rows, local * tn), 1),
-                constants={"LOCAL_SIZE": local, "TM": tm, "TN": tn, "ADD": int(add)} | shuffle,
+                constants=tile | {"ADD": int(add)} | shuffle,
                 push={**push, "N": matrix.rows},
                 work=work * p.num_rows,
                 label=f"matmul {matrix.name}",

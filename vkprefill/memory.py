@@ -21,7 +21,7 @@ KV_TYPES = ("f16", "f32")
 MAX_CANDIDATES = 64  # that the device can deliver for sampling
 MAX_CONTEXT, MAX_CHUNK = 1 << 30, 4096
 STEP_WORDS = 16
-ROW_TILE = 32  # activations are padded to whole tiles of rows: a multiple of every profile's TM
+ROW_TILE = 32  # activations are padded to whole tiles of rows: a multiple of the rows any matmul reads together
 
 
 @dataclass(frozen=True)

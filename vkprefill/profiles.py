@@ -21,6 +21,7 @@ class Profile:
     are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small kernels;
     prefill_chunk: tokens that go through all layers together; submission_flop: work after which a submission ends.
     shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp).
+    hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp, where TN is 1).
     """
 
     name: str
@@ -33,6 +34,7 @@ class Profile:
     prefill_chunk: int
     submission_flop: float
     shuffle: bool = False
+    hybrid: bool = False
 
 
 # A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A
@@ -51,9 +53,19 @@ _CPU = Profile(
     shuffle=True,
 )
 # Bounds: 250 ms at the speed that is certain to be reached (0.4 TFLOP/s on a 15 W integrated GPU).
+#
+# matmul: vector instructions for each multiply-add that the Radeon 780M's compiler makes (Mesa 25, waves of 32; 0.5
+# where all pair): matmul_hybrid 0.55 for Q4_K, 0.56 Q5_K, 0.56 Q6_K, 0.54 Q8_0, 0.52 F16, 0.65 IQ4; matmul at its
+# best, with (32, 32, 2), 0.60, 0.62, 0.64, 0.60, 1.01, 0.81. For a weight is dequantised once for 64 tokens, not for
+# 32; weights and activations are read half as often. The price is 16 KiB of shared memory, read at a fifth of its
+# rate, and two barriers for 2,048 multiply-adds of an invocation, in which other workgroups compute: 8 fit the 128
+# KiB of a workgroup processor, 8 waves on each of its 4 SIMDs (matmul: 8 to 12). Both forms make equally many waves
+# of equal work; the 6 processors are busy for 67, 89, 89, 97 % of the time with 64, 128, 256, 512 tokens and 1,024
+# rows, 83, 95, 95, 99 % with 2,560, 100 % with 9,216. Hence matmul_hybrid for every layout.
+# The tile suits waves of 32. In waves of 64 (gfx9, other drivers) half the lanes wait, as in any workgroup of 32.
 _AMD = Profile(
     "amd",
-    matmul=(32, 32, 2),
+    matmul=(128, 64, 1),
     matvec=(32, 8, 1),
     attention=(8, 4),
     attention_splits=16,
@@ -61,6 +73,7 @@ _AMD = Profile(
     local_size=64,
     prefill_chunk=512,
     submission_flop=1e11,
+    hybrid=True,
 )
 _NVIDIA = Profile(
     "nvidia",

@@ -1,5 +1,8 @@
 """matmul: every weight layout, made from every GGUF type by quants.pack_rows. matvec has its own file."""
 
+import contextlib
+import dataclasses
+
 import gguf
 import numpy as np
 import pytest
@@ -27,9 +30,15 @@ def lengths(weight_type: str) -> tuple[int, ...]:
     return (256, 768) if weight_type.endswith("_K") or weight_type == "IQ4_XS" else (32, 96, 352)
 
 
-# Types that reach the kernel through the same layout differ only in packing: one profile is enough for all of them.
+@pytest.fixture(params=["own", "unknown", "amd"])
+def form(request, device):
+    """The kernel of the device's own profile, then matmul and matmul_hybrid."""
+    with contextlib.nullcontext() if request.param == "own" else using_profile(device, request.param):
+        yield request.param
+
+
 @pytest.mark.parametrize("weight_type", blocks.TYPES)
-def test_types(device, weight_type):
+def test_types(device, form, weight_type):
     rng = np.random.default_rng(2)
     for k in lengths(weight_type):
         data = blocks.random_blocks(rng, 70, k, weight_type, 0.05)
@@ -60,7 +69,7 @@ def test_tiles_of_every_profile(device, profile, weight_type):
     ("tokens", "rows", "k"),
     [(1, 1, 32), (2, 31, 160), (63, 33, 224), (64, 64, 64), (65, 129, 96), (127, 100, 32), (200, 65, 352)],
 )
-def test_sizes(device, tokens, rows, k, add):
+def test_sizes(device, form, tokens, rows, k, add):
     rng = np.random.default_rng(rows)
     data = blocks.random_blocks(rng, rows, k, "Q8_0", 0.1)
     x, before = (rng.standard_normal((tokens, n)).astype(np.float32) for n in (k, rows))
@@ -69,8 +78,20 @@ def test_sizes(device, tokens, rows, k, add):
     check(f"matmul T {tokens}, N {rows}, K {k}, add {add}", got, expected, REDUCTION)
 
 
+@pytest.mark.parametrize("local", [16, 32, 48, 256])
+@pytest.mark.parametrize("tm", [4, 64])
+def test_hybrid_whatever_the_subgroups(device, local, tm):
+    """Quarters of the workgroup that are less than a subgroup, one, several, and no whole number of them."""
+    rng = np.random.default_rng(local)
+    data = blocks.random_blocks(rng, 300, 96, "Q8_0", 0.1)
+    x = rng.standard_normal((75, 96)).astype(np.float32)
+    with using_profile(device, dataclasses.replace(PROFILES["amd"], matmul=(local, tm, 1))):
+        got = multiply(device, x, data, "Q8_0")
+    check(f"hybrid {local}, {tm}", got, x.astype(float) @ blocks.dequantize(data, "Q8_0").T, REDUCTION)
+
+
 @pytest.mark.parametrize("weight_type", ["F16", "Q4_K"])
-def test_parts(device, weight_type):
+def test_parts(device, form, weight_type):
     rng = np.random.default_rng(4)
     data = blocks.random_blocks(rng, 150, 256, weight_type)
     x, before = rng.standard_normal((40, 256)).astype(np.float32), rng.standard_normal((40, 150)).astype(np.float32)
