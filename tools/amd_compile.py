@@ -6,7 +6,8 @@
 
 RADV (Mesa's driver for AMD GPUs) makes a device without hardware when RADV_FORCE_FAMILY names a GPU; its compiler is
 the real one. What is compiled is what the product dispatches: the programs of whole models are recorded on a device
-that only takes notes, with the profile for AMD GPUs, for each shape of model, weight format and type of cache.
+that only takes notes, with the profile for AMD GPUs, for each shape of model, weight format and type of cache, and in
+the environment that Device.open makes. Beside it the other form of the matmul is compiled, and both in waves of 64.
 
 waves: of one SIMD (hardware has 16 at most). RADV counts a wave of 64 twice; here it is counted once. valu, vopd:
 vector instructions and dual-issue pairs among them (a pair counted once) per multiply-add and lane over one pass of
@@ -15,6 +16,7 @@ the matmul's loop along K; 1 / valu is the fraction of the single-issue peak tha
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -35,7 +37,7 @@ from vkprefill import model as model_module
 from vkprefill import weights
 from vkprefill.benchmark_kernels import ceiling_programs
 from vkprefill.capture import AttentionCapture
-from vkprefill.device import Buffer, Device, Program
+from vkprefill.device import Buffer, Device, Program, ask_for_waves_of_32
 from vkprefill.memory import KV_TYPES, MAX_CANDIDATES
 from vkprefill.profiles import AMD, profile_for
 from vkprefill.quants import LAYOUT_OF, LAYOUTS
@@ -51,6 +53,13 @@ OLD_NAMES = {"phoenix": "GFX1103_R1"}  # before Mesa 24
 SHAPES = ("0.8B", "4B")
 CONTEXT = 20480
 CHILD_TIMEOUT = 600
+MAX_WAVES = 16  # of a SIMD
+# Forms of the matmul beside that of the profile: kernel, tile, waves of 64.
+MATMUL_FORMS = (
+    ("matmul", {"LOCAL_SIZE": 32, "TM": 32, "TN": 2}, False),
+    ("matmul", {"LOCAL_SIZE": 64, "TM": 32, "TN": 2}, True),
+    ("matmul_hybrid", {"LOCAL_SIZE": 256, "TM": 64}, True),
+)
 
 Key = tuple[str, tuple[tuple[str, float], ...]]
 
@@ -131,20 +140,30 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
 
 
 def cases() -> list[dict]:
-    """Every pipeline of the product: shader, constants by name, models that use it.
+    """Every pipeline of the product, then other forms of the matmul: shader, constants by name, models that use it.
 
-    A shader that no recorded program uses is there without models, and without constants: those it declares are taken.
+    wave64: to be compiled in waves of 64. A shader that no recorded program uses is there without models, and without
+    constants: those it declares are taken. Shaders of other devices' profiles are not there.
     """
     users: dict[Key, set[str]] = {}
     for shape in SHAPES:
         for layout, kv_type in [(name, KV_TYPES[0]) for name in LAYOUTS] + [("q4_k", name) for name in KV_TYPES[1:]]:
             for key in record(shape, layout, kv_type):
                 users.setdefault(key, set()).add(shape)
-    for name in manifest().keys() - {name for name, _ in users}:
+    forms = {
+        (f"{kernel}_{layout}", tuple((tile | {"ADD": 0}).items())): wave64
+        for kernel, tile, wave64 in MATMUL_FORMS
+        for layout in LAYOUTS
+    }
+    others = {name for name in manifest() if "_shuffle" in name}
+    for name in manifest().keys() - {name for name, _ in users} - {name for name, _ in forms} - others:
         users[name, ()] = set()
     return [
-        {"shader": name, "constants": dict(constants), "models": sorted(users[name, constants])}
+        {"shader": name, "constants": dict(constants), "models": sorted(users[name, constants]), "wave64": False}
         for name, constants in sorted(users, key=str)
+    ] + [
+        {"shader": name, "constants": dict(constants), "models": [], "wave64": wave64}
+        for (name, constants), wave64 in forms.items()
     ]
 
 
@@ -220,6 +239,11 @@ def _compile(vk, device, case: dict) -> dict:
         "VkPipelineExecutableInfoKHR*",
         {"sType": vk.VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, "pipeline": pipeline},
     )
+    one, properties = ffi.new("uint32_t*", 1), ffi.new("VkPipelineExecutablePropertiesKHR*")
+    properties.sType = vk.VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_PROPERTIES_KHR
+    of = ffi.new("VkPipelineInfoKHR*", {"sType": vk.VK_STRUCTURE_TYPE_PIPELINE_INFO_KHR, "pipeline": pipeline})
+    function("vkGetPipelineExecutablePropertiesKHR")(device, of, one, properties)
+    result["wave"] = properties.subgroupSize
     get = function("vkGetPipelineExecutableStatisticsKHR")
     get(device, which, count, ffi.NULL)
     statistics = ffi.new("VkPipelineExecutableStatisticKHR[]", count[0])
@@ -299,7 +323,7 @@ def find_icd() -> Path | None:
 
 def _job(case: dict) -> dict:
     shader = load_shader(case["shader"])
-    declared = shader.constants if case["models"] else ()
+    declared = shader.constants if case["constants"] else ()
     return {
         "spv": str(SPIRV / f"{case['shader']}.spv"),
         "spec": pack_words(case["shader"], "constants", declared, case["constants"]).tolist(),
@@ -308,7 +332,7 @@ def _job(case: dict) -> dict:
     }
 
 
-def _run_child(icd: Path, family: str, jobs: list[dict]) -> Iterator[dict]:
+def _run_child(icd: Path, family: str, jobs: list[dict], *, wave64: bool = False) -> Iterator[dict]:
     """Lines of the child; the last has `error` when it did not end well."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RADV_", "VK_", "ACO_"))}
     environment |= {
@@ -319,6 +343,8 @@ def _run_child(icd: Path, family: str, jobs: list[dict]) -> Iterator[dict]:
         "MESA_SHADER_CACHE_DISABLE": "true",
         "PYTHONPATH": str(ROOT),
     }
+    if not wave64:
+        ask_for_waves_of_32(environment)
     command = [sys.executable, "-m", "tools.amd_compile", "--child"]
     try:
         done = subprocess.run(
@@ -351,13 +377,15 @@ def compile_all(icd: Path, family: str, wanted: list[dict]) -> dict:
     else:
         raise RuntimeError(f"{icd}: no device for {family}: {about['error']}")
     pipelines: list[dict] = []
-    while len(pipelines) < len(wanted):
-        rest = wanted[len(pipelines) :]
-        lines = list(_run_child(icd, name, [_job(case) for case in rest]))
-        results = [line for line in lines[1:] if "error" not in line]
-        pipelines += [_row(case, result) for case, result in zip(rest, results, strict=False)]
-        if len(results) < len(rest):  # the child fell over this one; a new child goes on after it
-            pipelines.append({**rest[len(results)], "error": lines[-1].get("error", "no answer")})
+    for wave64, same in itertools.groupby(wanted, lambda case: case["wave64"]):
+        rest = list(same)
+        while rest:
+            lines = list(_run_child(icd, name, [_job(case) for case in rest], wave64=wave64))
+            results = [line for line in lines[1:] if "error" not in line]
+            pipelines += [_row(case, result) for case, result in zip(rest, results, strict=False)]
+            if len(results) < len(rest):  # the child fell over this one; a new child goes on after it
+                pipelines.append({**rest[len(results)], "error": lines[-1].get("error", "no answer")})
+            rest = rest[len(results) + 1 :]
     return {
         "mesa": about["mesa"],
         "family": family,
@@ -368,9 +396,7 @@ def compile_all(icd: Path, family: str, wanted: list[dict]) -> dict:
 
 
 def _row(case: dict, result: dict) -> dict:
-    statistics, assembly = result["statistics"], result["assembly"]
-    # A wave of 32 has a mask of 32 bits. (The subgroup size that the API tells is 64 either way.)
-    wave = 32 if re.search(r"\bexec_lo\b|saveexec_b32", assembly) else 64
+    statistics, wave = result["statistics"], result["wave"]
     waves = next(statistics[name] for name in ("Subgroups per SIMD", "Occupancy") if name in statistics)
     row = {
         **case,
@@ -379,15 +405,15 @@ def _row(case: dict, result: dict) -> dict:
         "sgpr_spills": statistics["Spilled SGPRs"],
         "vgpr_spills": statistics["Spilled VGPRs"],
         "lds": statistics["LDS size"],
-        "waves": waves // 2 if wave == 64 else waves,
+        "waves": min(waves // 2 if wave == 64 else waves, MAX_WAVES),
         "code": statistics["Code size"],
         "seconds": result["seconds"],
     }
-    kernel, _, layout_name = case["shader"].partition("_")
-    if kernel == "matmul" and case["models"]:
-        layout, c = LAYOUTS[layout_name], case["constants"]
-        loop = count_loop(assembly, [layout.unit_weights // 32, 4])
-        per_pass = c["TM"] * c["TN"] * layout.unit_weights
+    if (m := re.fullmatch(r"matmul_(hybrid_)?(\w+)", case["shader"])) and case["constants"]:
+        layout, c = LAYOUTS[m[2]], case["constants"]
+        # Of the four turns that the hybrid form counts through, a wave computes in one; in the others it jumps.
+        loop = count_loop(result["assembly"], [layout.unit_weights // 32, *([1] if m[1] else []), 4])
+        per_pass = layout.unit_weights * c["TM"] * c.get("TN", 1)
         if loop and per_pass <= loop["fma"] < per_pass * 1.2:  # otherwise the loops are not those of the source
             row |= {"valu": round(loop["valu"] / per_pass, 3), "vopd": round(loop["vopd"] / per_pass, 3)}
     return row

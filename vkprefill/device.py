@@ -11,13 +11,13 @@ import logging
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from vkprefill.errors import DeviceError, OutOfMemoryError
-from vkprefill.profiles import Profile, profile_for
+from vkprefill.profiles import AMD, Profile, profile_for
 from vkprefill.spirv import Shader, load_shader, pack_words
 from vkprefill.vulkan_probe import DeviceInfo, choose
 
@@ -40,6 +40,15 @@ def _import_kp():
     except ImportError as error:
         raise DeviceError(f"kp (Kompute's Python package) cannot be imported: {error}; run: make setup") from None
     return kp
+
+
+def ask_for_waves_of_32(environment: MutableMapping[str, str]) -> None:
+    """Ask RADV, AMD's driver in Mesa, for waves of 32 in large workgroups too: RDNA GPUs issue two instructions at once
+    in them. It reads the variable when an instance is made; other drivers do not.
+    """
+    wanted = environment.get("RADV_PERFTEST", "").split(",")
+    if "cswave32" not in wanted:
+        environment["RADV_PERFTEST"] = ",".join([*filter(None, wanted), "cswave32"])
 
 
 def _import_barrier() -> type | None:
@@ -114,6 +123,8 @@ class Device:
         self.allocated: Counter[str] = Counter()  # bytes by kind
         self.lost = False
         self.closed = False
+        if info.vendor_id == AMD:
+            ask_for_waves_of_32(os.environ)
         self._kp = _import_kp()
         self._barrier = _import_barrier()
         try:

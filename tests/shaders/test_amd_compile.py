@@ -9,6 +9,7 @@ import json
 import pytest
 
 from tools import amd_compile
+from vkprefill.device import ask_for_waves_of_32
 
 MAX_SECONDS = 5  # of CPU time for one pipeline
 UPDATE = "if that is meant: python -m tools.amd_compile --update"
@@ -37,7 +38,7 @@ def table(cases) -> dict:
 
 def test_constants_of_every_shader_are_the_product_s(cases):
     """Those of other shaders are compiled with the constants they declare, which may be smaller than the product's."""
-    unknown = [case["shader"] for case in cases if not case["models"]]
+    unknown = [case["shader"] for case in cases if not case["constants"]]
     assert unknown == [], "amd_compile.record() records no program that uses these: extend it"
 
 
@@ -77,6 +78,36 @@ def test_stored_tables_are_free_of_vector_spills():
     assert [(t["mesa"], name(p)) for t in tables for p in t["pipelines"] if p["vgpr_spills"]] == []
 
 
+def matmuls(mesa: str) -> list[dict]:
+    """The stored pipelines of both forms, for driver versions that start so."""
+    tables = [t for t in amd_compile.load_table() if t["mesa"].startswith(mesa)]
+    found = [p for t in tables for p in t["pipelines"] if p["shader"].startswith("matmul_")]
+    assert found
+    return found
+
+
+def test_stored_matmuls_spill_nothing_and_compile_at_once():
+    assert [name(p) for p in matmuls("") if p["sgpr_spills"] or p["vgpr_spills"] or p["seconds"] > 2] == []
+
+
+@pytest.mark.parametrize("layout", ["q4_k", "q5_k", "q6_k", "q8_0"])
+def test_stored_matmuls_issue_few_instructions(layout):
+    """Vector instructions for each multiply-add: pairs count once, and only waves of 32 have them."""
+    for form in ("matmul_", "matmul_hybrid_"):
+        found = [p for p in matmuls("25.") if p["shader"] == form + layout]
+        assert {p["wave"] for p in found} == {32, 64}
+        assert [(name(p), p["valu"]) for p in found if p["valu"] > {32: 0.65, 64: 1.15}[p["wave"]]] == []
+
+
+def test_waves_of_32_beside_what_the_user_asks_for():
+    """The product's environment, which the compilations have too; asking twice changes nothing."""
+    for before, after in ((None, "cswave32"), ("", "cswave32"), ("sam,nggc", "sam,nggc,cswave32")):
+        environment = {} if before is None else {"RADV_PERFTEST": before}
+        for _ in range(2):
+            ask_for_waves_of_32(environment)
+            assert environment == {"RADV_PERFTEST": after}
+
+
 def test_loop_count():
     """The loop counter on a text of our own: one pass of the outer loop, the inner one four times."""
     assembly = """\
@@ -104,11 +135,12 @@ def test_a_pipeline_that_brings_the_compiler_down_is_named(monkeypatch):
             "statistics": dict.fromkeys(
                 ("VGPRs", "Spilled SGPRs", "Spilled VGPRs", "LDS size", "Subgroups per SIMD", "Code size"), 8
             ),
-            "assembly": "exec",
+            "assembly": "",
+            "wave": 32,
         }
     }
 
-    def child(icd, family, jobs):
+    def child(icd, family, jobs, *, wave64=False):
         yield {"device": "d", "mesa": "1.2.3"}
         for job in jobs:
             if job == "b":
@@ -118,7 +150,6 @@ def test_a_pipeline_that_brings_the_compiler_down_is_named(monkeypatch):
 
     monkeypatch.setattr(amd_compile, "_run_child", child)
     monkeypatch.setattr(amd_compile, "_job", lambda case: case["shader"])
-    found = amd_compile.compile_all("icd", "phoenix", [{"shader": s, "constants": {}, "models": []} for s in "abab"])[
-        "pipelines"
-    ]
-    assert [p.get("error", "ok") for p in found] == ["ok", "status -11: ", "ok", "status -11: "]
+    wanted = [{"shader": s, "constants": {}, "models": [], "wave64": i > 3} for i, s in enumerate("ababa")]
+    found = amd_compile.compile_all("icd", "phoenix", wanted)["pipelines"]
+    assert [p.get("error", "ok") for p in found] == ["ok", "status -11: ", "ok", "status -11: ", "ok"]
