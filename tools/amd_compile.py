@@ -26,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -79,7 +80,8 @@ class _RecordingDevice(Device):
         self.info = DeviceInfo(
             0, "recorder", "integrated", AMD, "", "1.3.0", 16 << 30, 8 << 30, 64, 2**32 - 4, 1024, 65536, ()
         )
-        self.profile = profile_for(self.info)
+        # Prefill in the chunk form of the delta rule; decode has the other one, with the same constants as prefill.
+        self.profile = replace(profile_for(self.info), delta_in_chunks=True)
         self.lost, self.closed, self.seen = False, False, seen
 
     def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:

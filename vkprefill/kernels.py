@@ -9,10 +9,11 @@ from __future__ import annotations
 from vkprefill.cache import KVLayer
 from vkprefill.device import Buffer, Program
 from vkprefill.errors import ShapeError
-from vkprefill.memory import PAGE
+from vkprefill.memory import DELTA_CHUNK, PAGE, delta_chunks_shape
 from vkprefill.weights import Matrix
 
 MAX_LOCAL_SIZE = 64
+DELTA_SHARED_BYTES = 32 << 10
 
 
 def _ceil(a: int, b: int) -> int:
@@ -364,6 +365,7 @@ def delta_rule(
     gates: Buffer,
     state: Buffer,
     o: Buffer,
+    chunks: Buffer | None = None,
     *,
     state_offset: int,
     key_heads: int,
@@ -371,13 +373,20 @@ def delta_rule(
     key_dim: int,
     value_dim: int,
 ) -> None:
-    """o[T, Hv, Dv] of the gated delta rule over qkv[T, C]; the state [Hv, Dv, Dk] at state_offset advances."""
+    """o[T, Hv, Dv] of the gated delta rule over qkv[T, C]; the state [Hv, Dv, Dk] at state_offset advances.
+
+    With chunks (scratch, see memory.delta_chunks_shape) a program of several tokens takes DELTA_CHUNK of them at a time.
+    """
     _want(
         "delta_rule",
         qkv=(qkv.shape[1:], (2 * key_heads * key_dim + value_heads * value_dim,)),
         gates=(gates.shape[1:], (value_heads, 2)),
         o=(o.shape[1:], (value_heads * value_dim,)),
     )
+    heads = {"Hk": key_heads, "Hv": value_heads, "Dk": key_dim, "Dv": value_dim}
+    if chunks is not None and p.num_rows > 1:
+        _delta_chunks(p, qkv, gates, state, o, chunks, state_offset, heads)
+        return
     local, lanes, rows = p.device.profile.delta_rule
     lanes = min(lanes, key_dim // 4)
     while local // lanes * rows > value_dim:
@@ -389,16 +398,52 @@ def delta_rule(
         f"delta_rule{form}",
         [p.step, qkv, gates, state, o],
         (value_dim // (local // lanes * rows), value_heads, 1),
-        constants={
-            "LOCAL_SIZE": local,
-            **(shuffle or {"LANES": lanes, "ROWS": rows}),
-            "Hk": key_heads,
-            "Hv": value_heads,
-            "Dk": key_dim,
-            "Dv": value_dim,
-        },
+        constants={"LOCAL_SIZE": local, **(shuffle or {"LANES": lanes, "ROWS": rows}), **heads},
         push={"state_offset": state_offset},
         work=8.0 * value_heads * value_dim * key_dim * p.num_rows,
+    )
+
+
+def _delta_chunks(
+    p: Program,
+    qkv: Buffer,
+    gates: Buffer,
+    state: Buffer,
+    o: Buffer,
+    chunks: Buffer,
+    state_offset: int,
+    heads: dict[str, int],
+) -> None:
+    """The chunk form: what does not depend on the state for all chunks at once, then the state through them in order."""
+    value_heads, key_dim, value_dim = heads["Hv"], heads["Dk"], heads["Dv"]
+    num_chunks = _ceil(p.num_rows, DELTA_CHUNK)
+    _want("delta_rule", chunks=(chunks.shape, delta_chunks_shape(p.num_rows, value_heads)))
+    local, tt, tn = p.device.profile.delta_chunk
+
+    def constants() -> dict[str, int]:
+        share = min(p.device.info.subgroup_size, tt, local) if p.device.profile.shuffle else 1
+        return {"LOCAL_SIZE": local, "TT": tt, "TN": tn, "SHARE": share, "CHUNK": DELTA_CHUNK, **heads}
+
+    p.dispatch(
+        "delta_chunk",
+        [p.step, qkv, gates, chunks],
+        (num_chunks, value_heads, 1),
+        constants=constants(),
+        work=2.0 * DELTA_CHUNK * key_dim * value_heads * p.num_rows,
+    )
+    # The columns of a workgroup keep their state and a chunk of updates in shared memory.
+    most = min(value_dim, DELTA_SHARED_BYTES // (4 * (key_dim + DELTA_CHUNK)))
+    while local * tn > most:
+        local, tn = (local, tn // 2) if tn > 1 else (local // 2, tn)
+    if key_dim % tt or value_dim % (local * tn):
+        raise ShapeError(f"delta_rule: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
+    p.dispatch(
+        "delta_walk",
+        [p.step, qkv, gates, chunks, state, o],
+        (value_dim // (local * tn), value_heads, 1),
+        constants=constants(),
+        push={"state_offset": state_offset},
+        work=2.0 * (3 * key_dim + DELTA_CHUNK) * value_dim * value_heads * p.num_rows,
     )
 
 

@@ -18,8 +18,9 @@ class Profile:
     """Tile sizes of the kernels (their specialisation constants) and bounds.
 
     matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (TQ, KP); attention_splits: parts the keys
-    are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small kernels;
-    prefill_chunk: tokens that go through all layers together; submission_flop: work after which a submission ends.
+    are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); delta_chunk: (LOCAL_SIZE, TT, TN) of its chunk form;
+    local_size: invocations of the small kernels; prefill_chunk: tokens that go through all layers together;
+    submission_flop: work after which a submission ends; delta_in_chunks: prefill takes the chunk form of the delta rule.
     shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp).
     hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp, where TN is 1).
     """
@@ -30,11 +31,13 @@ class Profile:
     attention: tuple[int, int]
     attention_splits: int
     delta_rule: tuple[int, int, int]
+    delta_chunk: tuple[int, int, int]
     local_size: int
     prefill_chunk: int
     submission_flop: float
     shuffle: bool = False
     hybrid: bool = False
+    delta_in_chunks: bool = False
 
 
 # A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A
@@ -47,6 +50,7 @@ _CPU = Profile(
     attention=(8, 4),
     attention_splits=1,
     delta_rule=(16, 1, 1),
+    delta_chunk=(8, 8, 4),
     local_size=32,
     prefill_chunk=128,
     submission_flop=2e9,
@@ -70,6 +74,7 @@ _AMD = Profile(
     attention=(8, 4),
     attention_splits=16,
     delta_rule=(32, 4, 1),
+    delta_chunk=(32, 8, 1),
     local_size=64,
     prefill_chunk=512,
     submission_flop=1e11,
@@ -82,6 +87,7 @@ _NVIDIA = Profile(
     attention=(8, 4),
     attention_splits=32,
     delta_rule=(32, 4, 1),
+    delta_chunk=(32, 8, 1),
     local_size=64,
     prefill_chunk=512,
     submission_flop=1e11,
@@ -93,6 +99,7 @@ _INTEL = Profile(
     attention=(4, 4),
     attention_splits=16,
     delta_rule=(32, 4, 1),
+    delta_chunk=(32, 8, 1),
     local_size=64,
     prefill_chunk=256,
     submission_flop=2.5e10,
@@ -104,6 +111,7 @@ _UNKNOWN = Profile(
     attention=(4, 4),
     attention_splits=8,
     delta_rule=(32, 4, 1),
+    delta_chunk=(32, 8, 1),
     local_size=64,
     prefill_chunk=128,
     submission_flop=1e10,

@@ -5,13 +5,14 @@ import subprocess
 import sys
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 import vkprefill
 from tests.reference.fixtures import FIXTURES, model_path
 from vkprefill.config import ModelConfig
 from vkprefill.gguf_file import open_gguf
-from vkprefill.memory import memory_bill
+from vkprefill.memory import delta_chunks_shape, memory_bill
 
 
 def bill_of_allocations(model: vkprefill.Model) -> dict[str, int]:
@@ -52,10 +53,12 @@ def test_bill_grows_with_what_it_depends_on(name):
 
     first = bill()
     longer, wider, more = bill(max_context=1024), bill(kv_type="f32"), bill(prefill_chunk=128)
+    chunks = bill(delta_in_chunks=True).activations - first.activations
     page_tables = first.kv_cache % 64
     assert longer.kv_cache == 2 * first.kv_cache
     assert wider.kv_cache - page_tables == 2 * (first.kv_cache - page_tables)
     assert more.activations > first.activations and more.kv_cache == first.kv_cache
+    assert chunks == 4 * np.prod(delta_chunks_shape(64, config.linear_num_value_heads))
     assert first.total == sum(asdict(first).values())
 
 

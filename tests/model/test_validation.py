@@ -57,6 +57,10 @@ def test_clean_with_barriers(barrier, tmp_path, splits):
     assert "decode submissions: 1\n" in output
 
 
+def test_clean_with_the_delta_rule_in_chunks(barrier, tmp_path):
+    assert messages(run(tmp_path, "--chunks")) == []
+
+
 def test_clean_with_a_submission_for_each_level(tmp_path):
     output = run(tmp_path, VKPREFILL_BARRIER="0")
     assert messages(output) == []

@@ -1,8 +1,8 @@
 """A model through everything that dispatches: prefill in two calls, decode, captures, scores, all logits.
 
-    python tests/model/validation_run.py MODEL [--splits N] [--no-barrier]
+    python tests/model/validation_run.py MODEL [--splits N] [--chunks] [--no-barrier]
 
---splits: parts that decode cuts the keys into; --no-barrier: an operation that records nothing in the barrier's place.
+--splits: parts that decode cuts the keys into; --chunks: the delta rule's chunk form in prefill; --no-barrier: an operation that records nothing in the barrier's place.
 Meant for test_validation.py, which runs it under the validation layer.
 """
 
@@ -20,10 +20,9 @@ from vkprefill.specprefill_config import SpecPrefillConfig
 CANDIDATES = 8
 
 
-def open_device(splits: int, no_barrier: bool) -> Device:
+def open_device(splits: int, chunks: bool, no_barrier: bool) -> Device:
     device = Device.open(None)
-    if splits > 1:
-        device.profile = dataclasses.replace(device.profile, attention_splits=splits)
+    device.profile = dataclasses.replace(device.profile, attention_splits=splits, delta_in_chunks=chunks)
     if no_barrier:
         tensor = device._manager.tensor_t(np.zeros(4, np.float32), device._kp.TensorTypes.host)
         device._barrier = lambda: device._kp.OpTensorSyncLocal([tensor])  # of a host tensor: nothing to do
@@ -34,9 +33,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--splits", type=int, default=1)
+    parser.add_argument("--chunks", action="store_true")
     parser.add_argument("--no-barrier", action="store_true")
     arguments = parser.parse_args()
-    device = open_device(arguments.splits, arguments.no_barrier)
+    device = open_device(arguments.splits, arguments.chunks, arguments.no_barrier)
     vkprefill.model.Device.open = lambda wanted: device
 
     with vkprefill.load(arguments.model, max_context=768, kv_type="f16") as model:
@@ -60,6 +60,7 @@ def main() -> None:
             scorer.score(ids, SpecPrefillConfig(**options))
         program = model._decode_program
         assert any("attention_merge" in label for label in program.labels) == (arguments.splits > 1)
+        assert ("delta_walk" in model.kernels()) == arguments.chunks
         print("decode submissions:", program.num_submissions)
     print("finished")
 

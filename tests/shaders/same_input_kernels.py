@@ -16,7 +16,7 @@ from tests.shaders.run_kernel import KernelRun, check
 from vkprefill import kernels
 from vkprefill.cache import KVLayer
 from vkprefill.device import Device
-from vkprefill.memory import PAGE
+from vkprefill.memory import PAGE, delta_chunks_shape
 
 Kernel = Callable[..., np.ndarray]
 
@@ -123,6 +123,7 @@ def delta(device: Device, q, k, v, log_decay, beta, state, *, num_rows: int | No
         run.input("gates", np.stack([log_decay, beta], axis=-1)),
         whole,
         run.output("o", hv * dv),
+        run.scratch("chunks", *delta_chunks_shape(run.num_rows, hv)) if device.profile.delta_in_chunks else None,
         state_offset=offset,
         key_heads=hk,
         value_heads=hv,
