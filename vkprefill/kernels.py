@@ -375,7 +375,7 @@ def delta_rule(
 ) -> None:
     """o[T, Hv, Dv] of the gated delta rule over qkv[T, C]; the state [Hv, Dv, Dk] at state_offset advances.
 
-    With chunks (scratch, see memory.delta_chunks_shape) a program of several tokens takes DELTA_CHUNK of them at a time.
+    Given chunks (scratch, see memory.delta_chunks_shape), a program of several tokens takes DELTA_CHUNK together.
     """
     _want(
         "delta_rule",
@@ -414,10 +414,10 @@ def _delta_chunks(
     state_offset: int,
     heads: dict[str, int],
 ) -> None:
-    """The chunk form: what does not depend on the state for all chunks at once, then the state through them in order."""
+    """What does not depend on the state for all chunks at once, then the state through the chunks in order."""
     value_heads, key_dim, value_dim = heads["Hv"], heads["Dk"], heads["Dv"]
-    num_chunks = _ceil(p.num_rows, DELTA_CHUNK)
-    _want("delta_rule", chunks=(chunks.shape, delta_chunks_shape(p.num_rows, value_heads)))
+    num_chunks, *of_chunk = delta_chunks_shape(p.num_rows, value_heads)
+    _want("delta_rule", chunks=(chunks.shape[1:], tuple(of_chunk)))
     local, tt, tn = p.device.profile.delta_chunk
 
     def constants() -> dict[str, int]:

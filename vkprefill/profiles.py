@@ -20,7 +20,7 @@ class Profile:
     matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (TQ, KP); attention_splits: parts the keys
     are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); delta_chunk: (LOCAL_SIZE, TT, TN) of its chunk form;
     local_size: invocations of the small kernels; prefill_chunk: tokens that go through all layers together;
-    submission_flop: work after which a submission ends; delta_in_chunks: prefill takes the chunk form of the delta rule.
+    submission_flop: work after which a submission ends; delta_in_chunks: prefill takes that chunk form.
     shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp).
     hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp, where TN is 1).
     """
@@ -39,6 +39,9 @@ class Profile:
     hybrid: bool = False
     delta_in_chunks: bool = False
 
+
+# No profile takes the delta rule in chunks: that saves loads, but no multiply-adds, and fewer rows of the state are worked
+# on at a time (benchmarks/NOTES.md).
 
 # A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A
 # load costs as much for each lane, also where all read the same word: hence the shuffles.

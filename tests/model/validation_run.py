@@ -2,7 +2,8 @@
 
     python tests/model/validation_run.py MODEL [--splits N] [--chunks] [--no-barrier]
 
---splits: parts that decode cuts the keys into; --chunks: the delta rule's chunk form in prefill; --no-barrier: an operation that records nothing in the barrier's place.
+--splits: parts that decode cuts the keys into; --chunks: prefill takes the delta rule in chunks; --no-barrier: an
+operation that records nothing in the barrier's place.
 Meant for test_validation.py, which runs it under the validation layer.
 """
 

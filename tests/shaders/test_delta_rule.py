@@ -81,7 +81,7 @@ def test_constant_decay(device, log_decay):
 
 
 def test_weak_decay_beside_strong(device):
-    """Sums of log_decay over many tokens reach -5,000: differences of such sums would lose what is left of a weak one."""
+    """Sums of log_decay over a chunk reach -3,000: in differences of such sums a weak one would be lost."""
     q, k, v, log_decay, beta, state = random_inputs(5, 100, 1, 2, 32, decays=(1e-4, 1e-1))
     log_decay[::3] = -150.0
     compare(device, "log_decay -150 every third token", (q, k, v, log_decay, beta, state))
