@@ -40,8 +40,8 @@ class Profile:
     delta_in_chunks: bool = False
 
 
-# No profile takes the delta rule in chunks: that saves loads, but no multiply-adds, and fewer rows of the state are worked
-# on at a time (benchmarks/NOTES.md).
+# No profile takes the delta rule in chunks: that saves loads, but no multiply-adds, and fewer rows of the state are in
+# work at a time (benchmarks/NOTES.md).
 
 # A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A
 # load costs as much for each lane, also where all read the same word: hence the shuffles.
