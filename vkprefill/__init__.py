@@ -3,6 +3,7 @@
 from vkprefill.cache import Cache, Snapshot
 from vkprefill.capture import AttentionCapture
 from vkprefill.errors import (
+    ContextLengthError,
     DeviceError,
     GGUFError,
     OutOfMemoryError,
@@ -21,6 +22,7 @@ from vkprefill.specprefill_config import SpecPrefillConfig
 __all__ = [
     "AttentionCapture",
     "Cache",
+    "ContextLengthError",
     "DeviceError",
     "GGUFError",
     "GenerationPart",

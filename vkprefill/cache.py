@@ -16,7 +16,7 @@ import numpy as np
 
 from vkprefill.config import ModelConfig
 from vkprefill.device import Buffer, Device
-from vkprefill.errors import OutOfMemoryError, RequestError
+from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError
 from vkprefill.memory import PAGE, conv_state_size, kv_words, num_pages, recurrent_state_size, state_size
 
 
@@ -210,12 +210,12 @@ class Cache:
     def reserve(self, num_tokens: int) -> None:
         """Make room for more tokens and make this cache the live one.
 
-        Raises RequestError beyond max_context, OutOfMemoryError when the pool is used up.
+        Raises ContextLengthError beyond max_context, OutOfMemoryError when the pool is used up.
         """
         self._check_usable()
         needed = len(self) + num_tokens
         if needed > self.max_context:
-            raise RequestError(
+            raise ContextLengthError(
                 f"context: {len(self)} cached and {num_tokens} new tokens, the cache holds {self.max_context}"
             )
         missing = num_pages(needed) - len(self.pages)

@@ -7,6 +7,7 @@ VkPrefillError
  |    +-- OutOfMemoryError   the memory bill does not fit
  +-- ShapeError              arrays or arguments of the wrong shape
  +-- RequestError            a request that cannot be served: settings, prompts, templates
+      +-- ContextLengthError  a prompt longer than the context
 """
 
 
@@ -35,4 +36,8 @@ class ShapeError(VkPrefillError):
 
 
 class RequestError(VkPrefillError):
+    pass
+
+
+class ContextLengthError(RequestError):
     pass

@@ -11,10 +11,10 @@ import numpy as np
 
 from vkprefill import guards
 from vkprefill.cache import Cache
-from vkprefill.errors import RequestError
+from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.model import Model, PrefillProgress
 from vkprefill.sampling import Sampler, SamplingConfig
-from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill, SpecPrefillReport, given_plan
+from vkprefill.specprefill import Plan, RequestFacts, SpecPrefill, SpecPrefillReport, finish_plan, given_plan
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
@@ -239,7 +239,7 @@ def stream_tokens(
     timings.specprefill = report.status
     room = cache.max_context - len(cache) - len(plan.kept)
     if room < 1:
-        raise RequestError(
+        raise ContextLengthError(
             f"context: the prompt needs {len(cache) + len(plan.kept)} tokens, the context holds {cache.max_context}; "
             "at least one more is needed for the answer"
         )
@@ -270,9 +270,8 @@ def check_max_tokens(max_tokens: int | None) -> None:
 def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
     """All new tokens, without a draft."""
     kept = np.arange(cached_n, num_tokens)
-    report = SpecPrefillReport(guards.DISABLED, "no draft model", num_tokens, cached_n, len(kept))
-    report.kept_ranges = [[cached_n, num_tokens]]
-    return Plan(kept, report)
+    plan = Plan(kept, SpecPrefillReport(guards.DISABLED, "no draft model", num_tokens, cached_n))
+    return finish_plan(plan, kept, None)
 
 
 def stream_generate(

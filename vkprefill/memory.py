@@ -40,9 +40,11 @@ class MemoryBill:
         return self.weights + self.kv_cache + self.state + self.activations + self.staging
 
 
-def check_sizes(max_context: int | None, prefill_chunk: int | None) -> None:
-    """Raise RequestError for sizes that no model is loaded with; None: to be chosen."""
-    for name, value, most in (("max_context", max_context, MAX_CONTEXT), ("prefill chunk", prefill_chunk, MAX_CHUNK)):
+def check_sizes(
+    max_context: int | None, prefill_chunk: int | None, names: tuple[str, str] = ("max_context", "prefill_chunk")
+) -> None:
+    """Raise RequestError for sizes that no model is loaded with; None: to be chosen; names: of the two in the error."""
+    for name, value, most in zip(names, (max_context, prefill_chunk), (MAX_CONTEXT, MAX_CHUNK), strict=True):
         if value is not None and not (isinstance(value, Integral) and 1 <= value <= most):
             raise RequestError(f"{name}: {value!r}, wanted 1 to {most}")
 

@@ -10,6 +10,7 @@ from vkprefill.config import ModelConfig
 from vkprefill.gguf_file import open_gguf
 from vkprefill.memory import memory_bill
 from vkprefill.model import Model
+from vkprefill.specprefill import check_pair
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 # Of the draft where neither the prompt's length nor a context is given; its KV cache should not crowd out the target's.
@@ -29,8 +30,12 @@ def draft_room(
     return context, bill.total
 
 
-def measure_speeds(model: Model, draft: Model, spec: SpecPrefillConfig, notice: Callable[[Model], None]) -> None:
-    """Measure what the break-even guard will ask for and is not known; `notice` is called before each time."""
+def prepare_pair(model: Model, draft: Model, spec: SpecPrefillConfig, notice: Callable[[Model], None]) -> None:
+    """Check the pair, then measure what the break-even guard will ask for and is not known.
+
+    notice: called before each measurement. Raises RequestError for a draft that cannot score for this model.
+    """
+    check_pair(model, draft, spec)
     if spec.break_even:
         for one, given in ((draft, spec.draft_tokens_per_s), (model, spec.target_tokens_per_s)):
             if not given and not has_speed(one):

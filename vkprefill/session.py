@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from vkprefill.cache import Cache
-from vkprefill.errors import RequestError
+from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generate import (
     GenerationPart,
     GenerationResult,
@@ -122,7 +122,9 @@ class Session:
         model, prompts, ids = self.model, self._prompts, list(ids)
         sampling = (sampling or SamplingConfig()).resolve(model.metadata, ends_in_thinking(model, ids))
         if len(ids) >= self.cache.max_context and (self._speculative is None or not specprefill):
-            raise RequestError(f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}")
+            raise ContextLengthError(
+                f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}"
+            )
         reused = prompts.go_back(ids, exact_only=self._speculative is None or not specprefill)
         if self._speculative is None:
             plan = dense_plan(len(ids), reused) if kept_ranges is None else given_plan(kept_ranges, len(ids), reused)

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from vkprefill import SamplingConfig
-from vkprefill.errors import DeviceError, OutOfMemoryError, RequestError, VkPrefillError
+from vkprefill.errors import ContextLengthError, DeviceError, OutOfMemoryError, RequestError, VkPrefillError
 from vkprefill.generate import GenerationPart, Timings
 from vkprefill.server.engine import Engine
 from vkprefill.server.jobs import CANCELLED, Cancel, Done, Failed, Job, Piece, Progress, Stop, Unusable
 from vkprefill.specprefill import SpecPrefillReport
 
+PATIENCE_S = 60  # only what hangs takes longer
 PIECES = ["one", " two", " three"]
 
 
@@ -89,12 +90,12 @@ class Bench:
         self.pipe.send(Job(5, (1, 2, 3), SamplingConfig(), **fields))
         events = []
         while not events or not isinstance(events[-1], Done | Failed):
-            assert self.pipe.poll(10), events
+            assert self.pipe.poll(PATIENCE_S), events
             events.append(self.pipe.recv())
         return events
 
     def join(self) -> BaseException | None:
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self.ended
 
@@ -122,7 +123,8 @@ def raise_at(step: int, error: BaseException, times: int = 1) -> Callable[[int],
     return on_step
 
 
-def test_an_answer(bench):
+def test_an_answer(bench, monkeypatch):
+    monkeypatch.setattr("vkprefill.server.engine.PROGRESS_PAUSE_S", 3600)
     events = bench.answer()
     assert text_of(events) == "one two three"
     done = events[-1]
@@ -163,7 +165,8 @@ def test_cancelled_before_the_next_step(bench, step):
 @pytest.mark.parametrize(
     ("error", "status", "message", "resets"),
     [
-        (RequestError("context: too long"), 400, "context: too long", 0),
+        (RequestError("a bad prompt"), 400, "a bad prompt", 0),
+        (ContextLengthError("context: too long"), 400, "context: too long", 0),
         (VkPrefillError("logits: NaN"), 500, "logits: NaN", 0),
         (OutOfMemoryError("no room"), 503, "no room", 0),
         (ZeroDivisionError("a mistake of ours"), 500, "internal error; the server's log has more", 1),
@@ -174,6 +177,7 @@ def test_failures(bench, error, status, message, resets, step):
     bench.session.on_step = raise_at(step, error)
     failed = bench.answer()[-1]
     assert (failed.status, failed.message, bench.session.resets) == (status, message, resets)
+    assert failed.code == ("context_length_exceeded" if isinstance(error, ContextLengthError) else None)
     assert text_of(bench.answer()) == "one two three", "the engine goes on"
 
 
@@ -196,7 +200,7 @@ def test_lost_device_ends_the_process(bench, monkeypatch):
 
     bench.session.on_step = lose
     assert bench.answer()[-1] == Failed(5, 500, "prefill: a device: the device was lost")
-    assert bench.pipe.poll(10) and bench.pipe.recv() == Unusable("a device: the device was lost", lost=True)
+    assert bench.pipe.poll(PATIENCE_S) and bench.pipe.recv() == Unusable("a device: the device was lost", lost=True)
     assert isinstance(bench.join(), EOFError) and codes == [3]
 
 

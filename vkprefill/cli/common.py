@@ -18,9 +18,9 @@ from vkprefill.cli.specprefill_options import add_specprefill_options, specprefi
 from vkprefill.errors import RequestError
 from vkprefill.memory import KV_TYPES
 from vkprefill.model import Model, PrefillProgress, load
-from vkprefill.pair import draft_room, measure_speeds
+from vkprefill.pair import draft_room, prepare_pair
 from vkprefill.sampling import SamplingConfig
-from vkprefill.specprefill import SpecPrefillReport, check_pair
+from vkprefill.specprefill import SpecPrefillReport
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
@@ -216,8 +216,7 @@ def open_pair(
         with _loading("draft: ") as report:
             draft = load(path, model.device, context, kv_type(args), prefill_chunk=args.batch_size, progress=report)
         with draft:
-            check_pair(model, draft, spec)
-            measure_speeds(
+            prepare_pair(
                 model,
                 draft,
                 spec,

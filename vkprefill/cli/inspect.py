@@ -10,7 +10,7 @@ from dataclasses import asdict
 from vkprefill.cli.common import add_model_options, kv_type, model_path
 from vkprefill.config import ModelConfig
 from vkprefill.gguf_file import open_gguf
-from vkprefill.memory import check_sizes, memory_bill
+from vkprefill.memory import memory_bill
 from vkprefill.tensors import check_tensors, tensor_specs
 
 # What a GPU profile uses; a CPU device takes less.
@@ -35,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
     check_tensors(file, config)
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
     chunk = PREFILL_CHUNK if args.batch_size is None else args.batch_size
-    check_sizes(context, chunk)
     bill = memory_bill(
         file, config, max_context=context, kv_type=kv_type(args), prefill_chunk=chunk, attention_splits=ATTENTION_SPLITS
     )

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from vkprefill.cli import bench, capture, chat, devices, eval, explain, generate, inspect, serve
 from vkprefill.cli.common import notice
 from vkprefill.errors import VkPrefillError
+from vkprefill.memory import check_sizes
 
 SUBCOMMANDS = (generate, chat, explain, capture, eval, bench, serve, inspect, devices)
 
@@ -38,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         notice("Error: stdout: it is closed")
         return 1
     try:
+        if "ctx_size" in args:
+            check_sizes(args.ctx_size, args.batch_size, ("-c", "-b"))
         code = args.run(args)
         sys.stdout.flush()
         return code

@@ -109,7 +109,9 @@ class EngineClient:
                 event = await self._events.get()
                 ended = isinstance(event, Done | Failed)
                 if isinstance(event, Failed):
-                    raise ApiError(event.status, event.message, retry_after=1 if event.status == 503 else None)
+                    raise ApiError(
+                        event.status, event.message, code=event.code, retry_after=1 if event.status == 503 else None
+                    )
                 if isinstance(event, Done):
                     self._rebuilt = False
                 yield event

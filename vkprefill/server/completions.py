@@ -19,7 +19,7 @@ from vkprefill.server.api_error import ApiError
 from vkprefill.server.client import EngineClient
 from vkprefill.server.fields import as_api_error, parse_json
 from vkprefill.server.http import ClientLeft, EventStream, JsonResponse, error_response, read_body, wait_for_disconnect
-from vkprefill.server.jobs import CANCELLED, Done, Job, JobEvent, Piece, Progress
+from vkprefill.server.jobs import CANCELLED, TOO_LONG, Done, Job, JobEvent, Piece, Progress
 from vkprefill.server.metrics import Metrics
 from vkprefill.server.prompts import Prompt, PromptBuilder, protected
 
@@ -128,7 +128,7 @@ class Completion:
                 400,
                 f"context: the prompt has {num_tokens} tokens, the context holds {most}, the answer included",
                 param="messages" if self._chat else "prompt",
-                code="context_length_exceeded",
+                code=TOO_LONG,
             )
 
     def _new_answer(self, request: AnswerRequest, prompt: Prompt) -> ChatAnswer | CompletionAnswer:

@@ -7,6 +7,7 @@ pipe: a job that was cancelled stops there, and so does the process itself when 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -15,13 +16,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 
-from vkprefill.errors import OutOfMemoryError, RequestError, VkPrefillError
+from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError, VkPrefillError
 from vkprefill.generate import GenerationPart
 from vkprefill.model import Model, load
-from vkprefill.pair import draft_room, measure_speeds
+from vkprefill.pair import draft_room, prepare_pair
 from vkprefill.sampling import Sampler, SamplingConfig
 from vkprefill.server.jobs import (
     CANCELLED,
+    TOO_LONG,
     Cancel,
     Done,
     EngineOptions,
@@ -40,7 +42,6 @@ from vkprefill.server.prompt_details import prompt_details
 from vkprefill.server.slots import Slots
 from vkprefill.server.stop_strings import StopStrings
 from vkprefill.session import Session
-from vkprefill.specprefill import check_pair
 
 log = logging.getLogger("vkprefill")
 
@@ -105,8 +106,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
                 progress=progress("draft: "),
             )
         )
-        check_pair(model, draft, spec)
-        measure_speeds(
+        prepare_pair(
             model, draft, spec, lambda one: connection.send(Loading(f"measuring the speed of {one.config.name}"))
         )
     slots = Slots(model, draft, options.spec, options.num_slots)
@@ -157,7 +157,7 @@ class Engine:
         except _Cancelled:
             return Failed(job.job_id, CANCELLED, "the client left, or the time limit was reached")
         except RequestError as error:
-            return Failed(job.job_id, 400, str(error))
+            return Failed(job.job_id, 400, str(error), TOO_LONG if isinstance(error, ContextLengthError) else None)
         except OutOfMemoryError as error:
             return Failed(job.job_id, 503, str(error))
         except VkPrefillError as error:
@@ -180,7 +180,7 @@ class _Answer:
         self._cached = session.reach(job.token_ids, exact_only=not job.specprefill)
         self._sampler: Sampler | None = None
         self._started = time.perf_counter()
-        self._reported = 0.0  # when progress was sent
+        self._reported = -math.inf  # when progress was sent
         self.begun = False  # a piece was sent
 
     def run(self) -> Done:

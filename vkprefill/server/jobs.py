@@ -128,12 +128,14 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """status: of HTTP; CANCELLED for a job that was cancelled."""
+    """status: of HTTP; CANCELLED for a job that was cancelled; code: OpenAI's, where it has one."""
 
     job_id: int
     status: int
     message: str
+    code: str | None = None
 
 
 CANCELLED = 499
+TOO_LONG = "context_length_exceeded"  # the code of a prompt that does not fit
 JobEvent = Progress | Piece | Done | Failed
