@@ -5,35 +5,34 @@ import re
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import httpx
+
+from tests.e2e.conftest import COMMAND, PATIENCE_S, ROOT
 
 LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)")
 
 
 class ServerProcess:
-    """A context manager: ready inside, gone after. Its cache folder is temporary unless XDG_CACHE_HOME is set."""
+    """A context manager: ready inside, gone after."""
 
     def __init__(self, *options: object, wait: bool = True) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        environment = {"XDG_CACHE_HOME": self._folder.name, **os.environ, "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "vkprefill", "serve", "--port", "0", *map(str, options)]
-        self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
-        )
+        command = [*COMMAND, "serve", "--port", "0", *map(str, options)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=ROOT)
         self.lines: list[str] = []
         self._address = threading.Event()
         self.url = ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._address.wait(60) or not self.url:
+        if not self._address.wait(PATIENCE_S) or not self.url:
             self.stop(signal.SIGKILL)
             raise RuntimeError(f"the server did not start: {self.stderr}")
-        self.client = httpx.Client(base_url=self.url, timeout=120, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
         if wait:
             self.wait_until_ready()
 
@@ -53,29 +52,37 @@ class ServerProcess:
     def port(self) -> int:
         return int(self.url.rsplit(":", 1)[1])
 
-    def wait_until_ready(self, timeout_s: float = 120) -> None:
-        self.wait_for(lambda: self.client.get("/health").status_code == 200, timeout_s)
+    def wait_until_ready(self) -> None:
+        self.wait_for(lambda: self.client.get("/health").status_code == 200)
 
-    def wait_for(self, condition, timeout_s: float = 60) -> float:
-        """Seconds until the condition held; AssertionError if it never did."""
-        start = time.monotonic()
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
+        """Until the condition holds; AssertionError if it never does."""
+        end = time.monotonic() + timeout_s
         while not condition():
             assert self.process.poll() is None, self.stderr
-            assert time.monotonic() - start < timeout_s, f"not so after {timeout_s} s: {self.stderr}"
-            time.sleep(0.05)
-        return time.monotonic() - start
+            assert time.monotonic() < end, f"not so after {timeout_s} s: {self.stderr}"
+            time.sleep(0.02)
 
     def metric(self, name: str) -> float:
-        """A line of /metrics, labels included."""
-        text = self.client.get("/metrics").text
-        return next(
-            float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"vkprefill:{name} ")
-        )
+        """A line of /metrics, labels included; 0 where there is none."""
+        lines = self.client.get("/metrics").text.splitlines()
+        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"vkprefill:{name} ")), 0)
+
+    def num_left(self) -> float:
+        """Requests whose client left, once their work has ended."""
+        return self.metric('requests_total{code="499"}')
 
     def idle(self) -> bool:
         return self.metric("requests_processing") == 0 and self.metric("requests_deferred") == 0
 
-    def raw(self, data: bytes, timeout_s: float = 20) -> bytes:
+    def listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except ConnectionError:
+            return False
+        return True
+
+    def raw(self, data: bytes, timeout_s: float = PATIENCE_S) -> bytes:
         """What comes back for these bytes, until the server closes or has answered."""
         with socket.create_connection(("127.0.0.1", self.port), timeout_s) as connection:
             connection.sendall(data)
@@ -86,26 +93,29 @@ class ServerProcess:
                     break
             return received
 
-    def children(self) -> list[int]:
-        """Process ids of the engine: the children that run it, not those that render templates."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline") as command:
-                    parent, line = int(stat.read().rsplit(")", 1)[1].split()[1]), command.read()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if parent == self.process.pid and "spawn_main" in line:
-                found.append(int(pid))
+    def engine(self) -> int:
+        """Process id of the engine."""
+        processes = Path("/proc").glob("[0-9]*")
+        (found,) = (int(p.name) for p in processes if _parent(p) == self.process.pid and b"spawn_main" in _command(p))
         return found
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> int:
+    @contextmanager
+    def engine_paused(self) -> Iterator[None]:
+        """The engine stands still inside, as in a submission without end: nothing a test does there comes too late."""
+        engine = self.engine()
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):  # the test may have killed it
+                os.kill(engine, signal.SIGCONT)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         """Send the signal; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(timeout_s)
         self._reader.join(timeout_s)
-        self._folder.cleanup()
         return code
 
     def __enter__(self) -> "ServerProcess":
@@ -114,3 +124,27 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self.stop(signal.SIGKILL)
+
+
+def _status(process: Path) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; of a process that is gone as of one that waits to be buried."""
+    try:
+        return (process / "stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ["Z", "0"]
+
+
+def _parent(process: Path) -> int:
+    return int(_status(process)[1])
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def runs(pid: int) -> bool:
+    """Whether the process has not ended; in a container nobody may bury it."""
+    return _status(Path(f"/proc/{pid}"))[0] not in "ZX"

@@ -1,5 +1,6 @@
 """vkprefill's subcommands: what goes to stdout and stderr, exit codes, and what wrong input and interrupts give."""
 
+import fcntl
 import json
 import os
 import re
@@ -7,12 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
+from array import array
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import COMMAND, ROOT, TINY, Outcome
+from tests.e2e.conftest import COMMAND, DEMO, PATIENCE_S, ROOT, TINY, Outcome
 from tests.reference.fixtures import FIXTURES, model_path
 from vkprefill.gguf_file import open_gguf
 from vkprefill.tokenizer import Tokenizer
@@ -33,7 +36,6 @@ TIMINGS = {
 GREEDY = ("--temp", "0")
 # A prompt after which this model does not end its answer for thousands of tokens.
 ENDLESS = ("generate", "-m", str(model_path("tiny-b-f32")), "--raw", *GREEDY)
-PROMPTS = Path(__file__).parent.parent / "data" / "demo_prompts.jsonl"
 
 
 def tiny(*args: str | bytes) -> tuple[str | bytes, ...]:
@@ -50,11 +52,10 @@ def assert_error(outcome: Outcome, message: str) -> None:
 
 
 def test_answer_of_the_built_in_model(cli, gpu):
-    sample = json.loads(PROMPTS.open().readline())
-    outcome = cli("generate", "-f", "-", "--no-specprefill", stdin=sample["user"].encode())
-    assert (outcome.code, outcome.out) == (0, sample["answer"] + "\n")
+    outcome = cli("generate", "-f", "-", "--no-specprefill", stdin=DEMO[0]["user"].encode())
+    assert (outcome.code, outcome.out) == (0, DEMO[0]["answer"] + "\n")
     assert "no -m given: using the built-in demo model" in outcome.err
-    assert f"prompt: {sample['n_tokens']} tokens" in outcome.err
+    assert f"prompt: {DEMO[0]['n_tokens']} tokens" in outcome.err
 
 
 def test_the_answer_alone_goes_to_stdout(cli, gpu):
@@ -165,7 +166,7 @@ def test_installed_command():
     script = shutil.which("vkprefill", path=str(Path(sys.executable).parent))
     if script is None:
         pytest.skip("vkprefill is not installed beside this Python")
-    result = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert result.returncode == 0 and result.stdout.startswith("vkprefill ")
 
 
@@ -207,11 +208,11 @@ SETTINGS = [
     (("-s", str(2**64)), "seed: found"),
     (("-n", "0"), "-n: found 0"),
     (("-n", "-2"), "-n: found -2"),
-    (("-c", "0"), "max_context: 0, wanted 1 to"),
-    (("-c", str(10**30)), "max_context: 1000"),
+    (("-c", "0"), "-c: 0, wanted 1 to"),
+    (("-c", str(10**30)), "-c: 1000"),
     (("-c", str(10**9)), "context of 1000000000 tokens: .* MiB in one buffer, which is .* tokens"),
-    (("-b", "0"), "prefill chunk: 0, wanted 1 to 4096"),
-    (("-b", "4097"), "prefill chunk: 4097"),
+    (("-b", "0"), "-b: 0, wanted 1 to 4096"),
+    (("-b", "4097"), "-b: 4097"),
     (("-ctk", "f16", "-ctv", "f32"), "keys and values must have the same type"),
     (("--device", "no such device"), "device 'no such device': no devices have this in their name"),
     (("--device", "77"), r"device 77: found \d+ Vulkan devices"),
@@ -233,7 +234,7 @@ def test_bad_settings(cli, gpu, args, message):
 
 @pytest.mark.parametrize("args", (("-c", "0"), ("-b", "0"), ("-b", "4097"), ("-ctk", "f16", "-ctv", "f32")))
 def test_bad_settings_of_inspect(cli, args):
-    assert_error(cli("inspect", "-m", TINY, *args), "wanted 1 to|same type")
+    assert_error(cli("inspect", "-m", TINY, *args), "^Error: -[cb]: .*, wanted 1 to|same type")
 
 
 def test_bad_prompts(cli, gpu):
@@ -298,36 +299,36 @@ def test_without_vulkan_driver(cli):
 # -- streams that are closed, full or cut off ------------------------------------------------------------------------
 
 
-def shell(line: str, environment: dict[str, str]) -> Outcome:
+def shell(line: str) -> Outcome:
     """A line of bash; V is the command, M the tiny model."""
-    names = {**environment, "V": " ".join(COMMAND), "M": TINY}
+    names = {**os.environ, "V": " ".join(COMMAND), "M": TINY}
     result = subprocess.run(
-        ["bash", "-c", "set -o pipefail; " + line], capture_output=True, cwd=ROOT, env=names, timeout=120
+        ["bash", "-c", "set -o pipefail; " + line], capture_output=True, cwd=ROOT, env=names, timeout=PATIENCE_S
     )
     return Outcome(result.returncode, result.stdout.decode(errors="replace"), result.stderr.decode())
 
 
 @pytest.mark.parametrize("command", ("generate -m $M -p x -n 300 --temp 0", "inspect -m $M", "devices --json"))
-def test_reader_of_stdout_leaves(environment, gpu, command):
-    outcome = shell(f"$V {command} | head -c 1", environment)
+def test_reader_of_stdout_leaves(gpu, command):
+    outcome = shell(f"$V {command} | head -c 1")
     assert outcome.code in (0, 1) and "Traceback" not in outcome.err and "Exception" not in outcome.err
     assert outcome.error_lines == []
 
 
 @pytest.mark.parametrize("command", ("generate -m $M -p x -n 3", "generate -m $M -p x -n 3 --json", "inspect -m $M"))
-def test_stdout_is_full(environment, gpu, command):
-    outcome = shell(f"$V {command} > /dev/full", environment)
+def test_stdout_is_full(gpu, command):
+    outcome = shell(f"$V {command} > /dev/full")
     assert_error(outcome, "stdout: cannot be written: No space left on device")
 
 
-def test_closed_streams(environment, gpu):
-    outcome = shell("$V generate -m $M -p x -n 3 -c 256 2>&-", environment)
+def test_closed_streams(gpu):
+    outcome = shell("$V generate -m $M -p x -n 3 -c 256 2>&-")
     assert outcome.code == 0 and "per second" not in outcome.out, "notices must not go to stdout"
-    assert_error(shell("$V generate -m $M -p x -n 3 -c 256 >&-", environment), "stdout: it is closed")
-    full = shell("$V generate -m $M -p x -n 3 -c 256 --temp 0 2>/dev/full", environment)
+    assert_error(shell("$V generate -m $M -p x -n 3 -c 256 >&-"), "stdout: it is closed")
+    full = shell("$V generate -m $M -p x -n 3 -c 256 --temp 0 2>/dev/full")
     assert full.code == 0 and full.out.strip(), "an answer must not be lost because notices are"
-    assert_error(shell("$V generate -m $M -f - <&-", environment), "stdin: it is closed")
-    assert shell("$V chat -m $M -c 256 <&-", environment).code == 0
+    assert_error(shell("$V generate -m $M -f - <&-"), "stdin: it is closed")
+    assert shell("$V chat -m $M -c 256 <&-").code == 0
 
 
 def test_terminal_without_unicode(cli, gpu):
@@ -340,48 +341,50 @@ def test_terminal_without_unicode(cli, gpu):
 # -- interrupts ------------------------------------------------------------------------------------------------------
 
 
-def interrupt(process: subprocess.Popen) -> tuple[int, bytes, float]:
-    """Ctrl-C: exit code, the rest of stderr, seconds it took."""
-    start = time.monotonic()
+def start(*args: str, **options: object) -> subprocess.Popen:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0, **options}
+    return subprocess.Popen([*COMMAND, *args], cwd=ROOT, **pipes)
+
+
+def write(process: subprocess.Popen, data: bytes) -> None:
+    """To its stdin; returns when the process has read it all."""
+    process.stdin.write(data)
+    unread = array("i", [1])
+    while unread[0]:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+        fcntl.ioctl(process.stdin, termios.FIONREAD, unread)
+
+
+def interrupt(process: subprocess.Popen) -> bytes:
+    """Ctrl-C, which ends the process within a minute, however busy the machine; the rest of stderr."""
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    return process.returncode, err, time.monotonic() - start
+    assert process.returncode == 130 and b"Traceback" not in err, err
+    return err
 
 
-def start(environment: dict[str, str], *args: str, **options: object) -> subprocess.Popen:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0, **options}
-    return subprocess.Popen([*COMMAND, *args], cwd=ROOT, env=environment, **pipes)
-
-
-def assert_stopped(process: subprocess.Popen) -> None:
-    code, err, seconds = interrupt(process)
-    assert code == 130 and b"Traceback" not in err and err.endswith(b"interrupted\n"), err
-    assert seconds < 20, "one submission and the end of the process, on a machine busy with other things"
-
-
-def test_interrupt_in_prefill(environment, gpu, tmp_path):
-    (tmp_path / "long.txt").write_text("word and " * 5000)
-    process = start(environment, *ENDLESS, "-f", str(tmp_path / "long.txt"))
+def test_interrupt_in_prefill(gpu, tmp_path):
+    (tmp_path / "long.txt").write_text("word and " * 25000)  # a token each character: many minutes
+    process = start(*ENDLESS, "-f", str(tmp_path / "long.txt"))
     with process:
         assert b" on " in process.stderr.readline()  # the notice that the model is loaded
-        time.sleep(0.5)  # a prefill of 45,000 tokens takes much longer
-        assert process.poll() is None
-        assert_stopped(process)
+        time.sleep(0.5)
+        assert interrupt(process).endswith(b"interrupted\n")
 
 
-def test_interrupt_in_decode(environment, gpu):
-    process = start(environment, *ENDLESS, "-p", "a", "-n", "50000", "-c", "65536")
+def test_interrupt_in_decode(gpu):
+    process = start(*ENDLESS, "-p", "a", "-n", "50000", "-c", "65536")
     with process:
         assert process.stdout.read(1)
-        time.sleep(0.2)
-        assert_stopped(process)
+        assert interrupt(process).endswith(b"interrupted\n")
 
 
-def test_interrupt_while_waiting_for_a_prompt(environment):
-    process = start(environment, *tiny("-f", "-"), stdin=subprocess.PIPE)
+def test_interrupt_while_waiting_for_a_prompt():
+    process = start(*tiny("-f", "-"), stdin=subprocess.PIPE)
     with process:
-        time.sleep(2)
-        assert_stopped(process)
+        write(process, b"a beginning")
+        assert interrupt(process).endswith(b"interrupted\n")
 
 
 # -- chat ------------------------------------------------------------------------------------------------------------
@@ -417,10 +420,10 @@ def test_chat_goes_on_after_errors(cli, gpu):
     assert sum(line.startswith("prompt: ") for line in outcome.err.splitlines()) == 1
 
 
-def test_chat_interrupted(environment, gpu):
+def test_chat_interrupted(gpu):
     """Ctrl-C stops the answer, not the chat; at the prompt it ends it."""
     args = ("chat", "-m", str(model_path("tiny-b-f32")), *GREEDY, "-c", "65536")
-    process = start(environment, *args, stdin=subprocess.PIPE)
+    process = start(*args, stdin=subprocess.PIPE)
     with process:
         process.stdin.write(b"a\n")
         assert process.stdout.read(1)
@@ -429,6 +432,5 @@ def test_chat_interrupted(environment, gpu):
         while not lines or not re.match(r"stopped|prompt: ", lines[-1]):
             lines.append(process.stderr.readline().decode())
             assert lines[-1], lines
-        time.sleep(0.3)
-        code, err, _ = interrupt(process)
-        assert code == 130 and b"Traceback" not in err
+        write(process, b"\n")
+        interrupt(process)

@@ -1,39 +1,36 @@
 """vkprefill eval as typed: JSON, table, files, mistakes in options and files."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+from tests.e2e.conftest import Outcome
 from vkprefill.cli.main import main
-from vkprefill.errors import DeviceError, OutOfMemoryError
+from vkprefill.errors import OutOfMemoryError
 from vkprefill.evaluation import runs
-from vkprefill.vulkan_probe import choose
+
+pytestmark = pytest.mark.usefixtures("gpu")
 
 
-def vkprefill(*args: object, code: int = 0) -> subprocess.CompletedProcess:
-    done = subprocess.run(
-        [sys.executable, "-m", "vkprefill", "eval", *map(str, args)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == code, done.stderr
-    return done
+@pytest.fixture
+def evaluate(cli):
+    """evaluate(*options, code=0): the outcome of `vkprefill eval`, which must end with the code."""
+
+    def run(*options: object, code: int = 0) -> Outcome:
+        done = cli("eval", *options)
+        assert done.code == code, done.err
+        return done
+
+    return run
 
 
-@pytest.fixture(scope="module", autouse=True)
-def some_device():
-    try:
-        choose(None)
-    except DeviceError as error:
-        pytest.skip(f"no Vulkan device: {error}")
-
-
-def test_json_and_report(tmp_path):
+def test_json_and_report(evaluate, tmp_path):
     report = tmp_path / "report.md"
-    done = vkprefill(
+    done = evaluate(
         "--lengths", "200", "--tasks", 1, "--keep", "0.3", "--variant", "window=100", "--json", "-", "--report", report
     )
-    found = json.loads(done.stdout)
+    found = json.loads(done.out)
     assert {
         "command",
         "date",
@@ -71,23 +68,23 @@ def test_json_and_report(tmp_path):
         "prefill_ms",
     } <= set(dense)
     assert found["outcomes"][1]["ttft_ms"] > found["outcomes"][1]["score_ms"] > 0
-    assert "dense-state" in done.stderr, "the table makes way"
+    assert "dense-state" in done.err, "the table makes way"
     assert "| 200 | 30 % | draft |" in report.read_text() and found["device"] in report.read_text()
 
 
-def test_file_of_tasks(tmp_path):
+def test_file_of_tasks(evaluate, tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text(
         json.dumps(
             {"prompt": "Robert keeps a pet pigeon.\nWhich pet does Robert keep?", "answer": ["a pigeon", "pigeon"]}
         )
     )
-    done = vkprefill("-f", path, "--methods", "dense")
-    assert "file" in done.stdout and "1/1" in done.stdout and "1 tasks" in done.stderr
+    done = evaluate("-f", path, "--methods", "dense")
+    assert "file" in done.out and "1/1" in done.out and "1 tasks" in done.err
 
     path.write_text(path.read_text() + '\n{"prompt": "x"}\n')
-    done = vkprefill("-f", path, code=1)
-    assert f'Error: {path} line 2: "answer": found None' in done.stderr and "Traceback" not in done.stderr
+    done = evaluate("-f", path, code=1)
+    assert f'Error: {path} line 2: "answer": found None' in done.err and "Traceback" not in done.err
 
 
 def test_missing_plots_extra(tmp_path, monkeypatch, capsys):
@@ -98,10 +95,10 @@ def test_missing_plots_extra(tmp_path, monkeypatch, capsys):
     )
 
 
-def test_plot(tmp_path):
+def test_plot(evaluate, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "p.png"
-    vkprefill("--lengths", "128", "--tasks", 1, "--methods", "dense", "--plot", path)
+    evaluate("--lengths", "128", "--tasks", 1, "--methods", "dense", "--plot", path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -172,8 +169,8 @@ def test_help_names_all(capsys):
     )
 
 
-def test_lengths_that_cannot_be_made():
-    done = vkprefill("--lengths", "10", "--methods", "dense", code=1)
-    assert "Error: length: 10 tokens, the facts and the question" in done.stderr
-    done = vkprefill("--lengths", "512", "--tasks", 1, "-c", 256, "--methods", "dense", code=1)
-    assert "Error: context: a task has" in done.stderr
+def test_lengths_that_cannot_be_made(evaluate):
+    done = evaluate("--lengths", "10", "--methods", "dense", code=1)
+    assert "Error: length: 10 tokens, the facts and the question" in done.err
+    done = evaluate("--lengths", "512", "--tasks", 1, "-c", 256, "--methods", "dense", code=1)
+    assert "Error: context: a task has" in done.err

@@ -5,7 +5,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
 from importlib.resources import files
 from importlib.util import find_spec
@@ -14,42 +13,17 @@ import numpy as np
 import pytest
 
 import vkprefill
-from vkprefill.errors import DeviceError
+from tests.e2e.conftest import COMMAND, PATIENCE_S, ROOT
 from vkprefill.generate import encode_prompt
-from vkprefill.vulkan_probe import choose
 
 FILLER = "The office and the bridge were kept behind the market. A warm wind came from the market. "
 PROMPT = f"{FILLER * 9}Robert keeps a pet pigeon. {FILLER * 9}\nWhich pet does Robert keep?"
 SHORT = "Robert keeps a pet pigeon. Which pet does Robert keep?"
 ALWAYS = "--no-specprefill-break-even"  # the timing of a machine decides nothing
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
 TARGET = str(files("vkprefill") / "data" / "target.gguf")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def some_device():
-    try:
-        choose(None)
-    except DeviceError as error:
-        pytest.skip(f"no Vulkan device: {error}")
-
-
-@pytest.fixture(scope="module")
-def cache_home(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def cli(cache_home):
-    """cli(*arguments, input=None, **variables) -> the finished process."""
-
-    def run(*arguments, input=None, **variables):
-        env = {**os.environ, "XDG_CACHE_HOME": str(cache_home), **variables}
-        return subprocess.run(
-            [sys.executable, "-m", "vkprefill", *map(str, arguments)],
-            env=env, input=input, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-
-    return run
+pytestmark = pytest.mark.usefixtures("gpu")
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +37,10 @@ def pair():
 
 def assert_error(done, *words, code=1):
     """One line on stderr with the words, no traceback, nothing on stdout."""
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
-    assert "Traceback" not in done.stderr
+    assert done.code == code, done.err
+    assert done.out == ""
+    (line,) = [line for line in done.err.splitlines() if line.startswith("Error: ")]
+    assert "Traceback" not in done.err
     for word in words:
         assert word in line
 
@@ -77,8 +51,8 @@ def assert_error(done, *words, code=1):
 def test_json_is_what_the_api_gives(cli, pair):
     target, draft = pair
     done = cli("explain", "-p", PROMPT, "--json", ALWAYS)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
     ids, _ = encode_prompt(target, PROMPT)
     spec = vkprefill.SpecPrefill(target, draft, vkprefill.SpecPrefillConfig(break_even=False))
     scored = spec.score(ids)
@@ -99,42 +73,42 @@ def test_json_is_what_the_api_gives(cli, pair):
 def test_pipe_gets_plain_markers_and_the_summary_goes_to_stderr(cli, tmp_path):
     (tmp_path / "prompt.txt").write_text(PROMPT)
     done = cli("explain", "-f", tmp_path / "prompt.txt", ALWAYS)
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout
-    assert done.stdout.count("[-") == done.stdout.count("-]") > 0
+    assert done.code == 0, done.err
+    assert "\x1b" not in done.out
+    assert done.out.count("[-") == done.out.count("-]") > 0
     assert (
-        done.stdout.replace("[-", "").replace("-]", "")
+        done.out.replace("[-", "").replace("-]", "")
         == f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n\n"
     )
-    summary = done.stderr.splitlines()[-1]
+    summary = done.err.splitlines()[-1]
     assert summary.startswith("speculative prefill: active: ") and "scoring" in summary
-    again = cli("explain", "-f", "-", ALWAYS, input=PROMPT)
-    assert again.stdout == done.stdout
+    again = cli("explain", "-f", "-", ALWAYS, stdin=PROMPT.encode())
+    assert again.out == done.out
 
 
 def test_terminal_gets_colours(cli):
-    done = cli("explain", "-p", PROMPT, ALWAYS, FORCE_COLOR="1", TERM="xterm-256color", COLORTERM="truecolor")
-    assert done.returncode == 0, done.stderr
-    assert "\x1b[2;9m" in done.stdout, "no dim, struck-through text"
-    assert "\x1b[30;48;2;" in done.stdout, "no heat"
-    assert "[-" not in done.stdout
-    plain = cli("explain", "-p", PROMPT, ALWAYS, FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color")
-    assert "\x1b" not in plain.stdout and "[-" in plain.stdout
+    done = cli("explain", "-p", PROMPT, ALWAYS, env={**TERMINAL, "COLORTERM": "truecolor"})
+    assert done.code == 0, done.err
+    assert "\x1b[2;9m" in done.out, "no dim, struck-through text"
+    assert "\x1b[30;48;2;" in done.out, "no heat"
+    assert "[-" not in done.out
+    plain = cli("explain", "-p", PROMPT, ALWAYS, env={**TERMINAL, "NO_COLOR": "1"})
+    assert "\x1b" not in plain.out and "[-" in plain.out
 
 
 def test_guards_decision_is_reported_with_what_the_draft_would_keep(cli):
     done = cli("explain", "-p", PROMPT, "--json", "--specprefill-min-tokens", "5000")
-    found = json.loads(done.stdout)
+    found = json.loads(done.out)
     assert found["specprefill"]["status"] == "skipped_min_tokens"
     assert found["specprefill"]["kept_n"] == len(found["token_ids"]) > found["kept_n"] > 0
     assert len(found["importance"]) == len(found["token_ids"])
-    assert "skipped_min_tokens" in done.stderr and "the draft would keep" in done.stderr
+    assert "skipped_min_tokens" in done.err and "the draft would keep" in done.err
 
 
 def test_raw_system_prompt_and_special_tokens(cli):
-    raw = json.loads(cli("explain", "--raw", "-p", "<|im_start|>hello", "--json", ALWAYS).stdout)
+    raw = json.loads(cli("explain", "--raw", "-p", "<|im_start|>hello", "--json", ALWAYS).out)
     assert raw["tokens"][0] == "<|im_start|>"
-    user = json.loads(cli("explain", "-p", "<|im_start|>hello", "-sys", "Be brief.", "--json", ALWAYS).stdout)
+    user = json.loads(cli("explain", "-p", "<|im_start|>hello", "-sys", "Be brief.", "--json", ALWAYS).out)
     assert user["tokens"].count("<|im_start|>") == 3  # system, user, assistant; the user's own is text
     assert "Be brief." in "".join(user["tokens"])
 
@@ -143,8 +117,8 @@ def test_html_file(cli, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("old")
     done = cli("explain", "-p", f"{PROMPT} <script>alert(1)</script>", "--html", page, ALWAYS)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
+    assert done.code == 0, done.err
+    assert done.out == ""
     text = page.read_text()
     assert text.startswith("<!DOCTYPE html>") and text.rstrip().endswith("</html>")
     assert "<del>" in text and "<script>alert" not in text
@@ -165,8 +139,8 @@ def test_explain_without_a_draft(cli):
 
 
 def test_explain_usage(cli):
-    assert cli("explain").returncode == 2
-    assert cli("explain", "-p", "x", "-f", "y").returncode == 2
+    assert cli("explain").code == 2
+    assert cli("explain", "-p", "x", "-f", "y").code == 2
     assert_error(cli("explain", "-p", ""), "prompt: it is empty")
     assert_error(cli("explain", "-f", "/nowhere/prompt.txt"), "/nowhere/prompt.txt: cannot be read")
     assert_error(cli("explain", "-p", "x", "--raw", "-sys", "y"), "--raw")
@@ -197,7 +171,7 @@ def test_output_in_a_folder_that_is_not_there(cli, writing):
     arguments, path = writing
     done = cli(*arguments, path)
     assert_error(done, str(path), "cannot be written", "No such file")
-    assert "context" not in done.stderr, "the model was loaded first"
+    assert "context" not in done.err, "the model was loaded first"
     assert not list(path.parent.parent.iterdir())
 
 
@@ -213,7 +187,7 @@ def test_output_through_a_link_keeps_the_link(cli, writing):
     arguments, path = writing
     path.parent.mkdir()
     path.symlink_to("real")
-    assert cli(*arguments, path).returncode == 0
+    assert cli(*arguments, path).code == 0
     assert path.is_symlink() and (path.parent / "real").stat().st_size > 1000
     assert len(list(path.parent.iterdir())) == 2
 
@@ -228,20 +202,17 @@ def test_error_leaves_an_older_file_as_it_was(cli, writing):
 
 
 @pytest.mark.parametrize("command", [["explain", ALWAYS, "--html"], ["capture", "-o"]])
-def test_interrupt_leaves_an_older_file_as_it_was(command, tmp_path, cache_home):
+def test_interrupt_leaves_an_older_file_as_it_was(command, tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    prompt = FILLER * 300
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vkprefill", *command, str(path), "-p", prompt],
-        env={**os.environ, "XDG_CACHE_HOME": str(cache_home)}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    prompt = FILLER * 1000  # takes long on any machine
+    process = subprocess.Popen([*COMMAND, *command, path, "-p", prompt], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         if "context" in line:  # loaded
             break
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == "interrupted"
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
@@ -254,9 +225,9 @@ def test_npz_is_what_the_api_gives(cli, pair, tmp_path):
     target, _ = pair
     path = tmp_path / "rows"  # the name is taken as it is, without an .npz added
     done = cli("capture", "-p", PROMPT, "--layers", "7,3", "--queries", "0,5,-1", "-o", path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert "layers 3, 7; 4 heads, 3 queries" in done.stderr.splitlines()[-1]
+    assert done.code == 0, done.err
+    assert done.out == ""
+    assert "layers 3, 7; 4 heads, 3 queries" in done.err.splitlines()[-1]
     ids, _ = encode_prompt(target, PROMPT)
     capture = vkprefill.AttentionCapture((3, 7), (0, 5, -1))
     target.prefill(ids, capture=capture)
@@ -275,7 +246,7 @@ def test_npz_is_what_the_api_gives(cli, pair, tmp_path):
 
 
 def test_defaults_are_all_layers_and_the_last_query(cli, tmp_path):
-    assert cli("capture", "-p", SHORT, "-o", tmp_path / "a.npz").returncode == 0
+    assert cli("capture", "-p", SHORT, "-o", tmp_path / "a.npz").code == 0
     with np.load(tmp_path / "a.npz") as found:
         num_keys = len(found["token_ids"])
         assert {name for name in found if name.startswith("pattern_")} == {"pattern_3", "pattern_7"}
@@ -284,7 +255,7 @@ def test_defaults_are_all_layers_and_the_last_query(cli, tmp_path):
 
 
 def test_all_queries(cli, tmp_path):
-    assert cli("capture", "-p", SHORT, "--queries", "all", "-o", tmp_path / "a.npz").returncode == 0
+    assert cli("capture", "-p", SHORT, "--queries", "all", "-o", tmp_path / "a.npz").code == 0
     with np.load(tmp_path / "a.npz") as found:
         rows = found["pattern_3"]
         assert rows.shape[1] == rows.shape[2] == len(found["tokens"])
@@ -317,15 +288,15 @@ def test_capture_that_does_not_fit_is_refused_with_the_numbers(cli, tmp_path):
 
 
 def test_capture_usage(cli, tmp_path):
-    assert cli("capture", "-p", "x").returncode == 2
-    assert cli("capture", "-o", tmp_path / "a.npz").returncode == 2
+    assert cli("capture", "-p", "x").code == 2
+    assert cli("capture", "-o", tmp_path / "a.npz").code == 2
 
 
 @pytest.mark.parametrize("queries", ["-1", "0,3,-1"])
 def test_plot(cli, tmp_path, queries):
     pytest.importorskip("matplotlib")
     done = cli("capture", "-p", SHORT, "--queries", queries, "-o", tmp_path / "a.npz", "--plot", tmp_path / "a.png")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     data = (tmp_path / "a.png").read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) > 5000
 
@@ -333,16 +304,8 @@ def test_plot(cli, tmp_path, queries):
 def test_plot_without_matplotlib_is_refused_before_the_work(cli, tmp_path):
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "matplotlib.py").write_text("raise ImportError('simulated')")
-    done = cli(
-        "capture",
-        "-p",
-        SHORT,
-        "-o",
-        tmp_path / "a.npz",
-        "--plot",
-        tmp_path / "a.png",
-        PYTHONPATH=str(tmp_path / "path"),
-    )
+    command = ("capture", "-p", SHORT, "-o", tmp_path / "a.npz", "--plot", tmp_path / "a.png")
+    done = cli(*command, env={"PYTHONPATH": str(tmp_path / "path")})
     assert_error(done, "--plot", "vkprefill[plots]")
-    assert "context" not in done.stderr, "the model was loaded first"
+    assert "context" not in done.err, "the model was loaded first"
     assert not (tmp_path / "a.npz").exists()

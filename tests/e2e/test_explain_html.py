@@ -1,18 +1,15 @@
 """The page of `explain --html` in a real browser: what it shows, that its script runs and that a prompt's does not."""
 
 import json
-import os
 import re
 import shutil
 import struct
 import subprocess
-import sys
 import zlib
 
 import pytest
 
-from vkprefill.errors import DeviceError
-from vkprefill.vulkan_probe import choose
+from tests.e2e.conftest import PATIENCE_S
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -48,20 +45,12 @@ frame.onload = () => {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(cli, gpu, tmp_path_factory):
     """With page.html and page.json, of the built-in models."""
-    try:
-        choose(None)
-    except DeviceError as error:
-        pytest.skip(f"no Vulkan device: {error}")
     path = tmp_path_factory.mktemp("page")
-    command = [sys.executable, "-m", "vkprefill", "explain", "-p", PROMPT, "--no-specprefill-break-even"]
-    env = {**os.environ, "XDG_CACHE_HOME": str(path / "cache")}
-    done = subprocess.run(
-        [*command, "--json", "--html", str(path / "page.html")], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    (path / "page.json").write_text(done.stdout)
+    done = cli("explain", "-p", PROMPT, "--no-specprefill-break-even", "--json", "--html", path / "page.html")
+    assert done.code == 0, done.err
+    (path / "page.json").write_text(done.out)
     return path
 
 
@@ -71,7 +60,7 @@ def chromium(tmp_path, page, *flags):
         [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *flags, page.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -4,11 +4,11 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.e2e.conftest import DEMO, PATIENCE_S
 from tests.e2e.server_process import ServerProcess
 
 CHROMIUM = next(
@@ -29,11 +29,7 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-DEMO = [
-    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "demo_prompts.jsonl").read_text().splitlines()
-]
 HOSTILE = "<img src=x onerror=\"document.title = 'owned'\">"
-WAIT_S = 240  # for a first answer on a busy machine: its shaders are compiled then
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
 # In place of the server: the bodies of requests go to window.sent, the answer comes from window.answer(chunk) and
@@ -73,7 +69,7 @@ class Page:
     def js(self, code: str, *args: object):
         return self.driver.execute_script(code, *args)
 
-    def until(self, condition, timeout_s: float = WAIT_S) -> None:
+    def until(self, condition, timeout_s: float = PATIENCE_S) -> None:
         WebDriverWait(self.driver, timeout_s, 0.05).until(lambda _: condition())
 
     def type(self, text: str) -> None:
@@ -122,7 +118,7 @@ def driver():
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         started = webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMEDRIVER))
-        started.set_script_timeout(WAIT_S)
+        started.set_script_timeout(PATIENCE_S)
         yield started
         started.quit()
 
@@ -295,11 +291,13 @@ def test_stop_keeps_what_there_is(scripted):
 
 
 def test_stop_ends_the_servers_work(page, server):
-    page.send(DEMO[10]["user"])
-    page.until(lambda: "scores" in page.id("log").text)
-    page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
-    page.until(lambda: "Stopped" in page.id("log").text)
-    server.wait_for(server.idle)
+    left = server.num_left()
+    with server.engine_paused():
+        page.send(DEMO[10]["user"])
+        server.wait_for(lambda: server.metric("requests_processing") == 1)
+        page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+        page.until(lambda: "Stopped" in page.id("log").text)
+    server.wait_for(lambda: server.num_left() == left + 1)
     assert page.all(".actions button")[-1].text == "Try again"
 
 
@@ -336,7 +334,7 @@ def test_errors_keys_and_no_draft(driver, gpu):
         assert page.ask("Hello")["status"] == "disabled" and "Cut off" in page.id("log").text
         page.id("temperature").send_keys("-1")
         page.send("Hello")
-        page.until(lambda: len(page.all(".error")) == 2, 30)
+        page.until(lambda: len(page.all(".error")) == 2)
         assert page.all(".error")[1].text.startswith("temperature: found -1")
         assert all("Failed to load resource" in error for error in page.errors())
         page.js("sessionStorage.clear()")

@@ -34,7 +34,7 @@ def run(tmp_path: Path, *options: str, **environment: str) -> str:
         **environment,
     }
     command = [sys.executable, str(RUN), str(MODEL), *options]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     output = result.stdout + result.stderr
     assert result.returncode == 0 and "finished" in output, output
     return output

@@ -59,7 +59,7 @@ def run_check(barrier: Path, spirv: Path, *options: str, settings: Path | None =
             "VK_LAYER_SETTINGS_PATH": str(settings),
         }
     command = [sys.executable, str(CHECK), str(barrier), str(spirv), *options]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

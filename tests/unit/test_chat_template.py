@@ -249,8 +249,9 @@ def test_errors_of_the_template(tokenizer, source, error):
     ],
 )
 def test_hostile_templates_are_stopped(tokenizer, source, error):
+    time_limit_s = 1 if "1 s" in error else 600
     with pytest.raises(RequestError, match=f"^chat template: .*{error}$"):
-        ChatTemplate(source, tokenizer, time_limit_s=1).render(HELLO)
+        ChatTemplate(source, tokenizer, time_limit_s=time_limit_s).render(HELLO)
 
 
 # ---- the process that renders
@@ -261,6 +262,7 @@ def test_renders_again_after_it_was_stopped(tokenizer):
     template = ChatTemplate(source, tokenizer, time_limit_s=1)
     with pytest.raises(RequestError):
         template.render(HELLO, loop_forever=True)
+    template._renderer._time_limit_s = 600
     assert template.render(HELLO) == "ok"
     template._renderer._process.kill()
     template._renderer._process.wait()
