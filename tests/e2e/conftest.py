@@ -11,6 +11,7 @@ import pytest
 
 import vkprefill
 from tests.reference.fixtures import model_path
+from vkprefill.cli.main import main
 from vkprefill.vulkan_probe import choose
 
 ROOT = Path(vkprefill.__file__).parents[1]  # -m finds the package that the test imports, installed or not
@@ -41,6 +42,20 @@ def cli():
         variables = {**os.environ, **(env or {})}
         done = subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, env=variables, timeout=PATIENCE_S)
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def cli_here(capsys):
+    """As cli, in this process, which saves the time of a start: for what ends before there is an answer."""
+
+    def run(*args: object) -> Outcome:
+        try:
+            code = main([os.fsdecode(arg) for arg in args])
+        except SystemExit as ended:
+            code = ended.code
+        return Outcome(code, *capsys.readouterr())
 
     return run
 

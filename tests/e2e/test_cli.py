@@ -190,8 +190,8 @@ def test_installed_command():
     ],
     ids=" ".join,
 )
-def test_usage(cli, args):
-    outcome = cli(*args)
+def test_usage(cli_here, args):
+    outcome = cli_here(*args)
     assert (outcome.code, outcome.out) == (2, "") and outcome.err.startswith("usage: vkprefill")
     assert "Traceback" not in outcome.err
 
@@ -226,15 +226,15 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("args", "message"), SETTINGS, ids=[repr(args)[:40] for args, _ in SETTINGS])
-def test_bad_settings(cli, gpu, args, message):
-    outcome = cli(*tiny("-p", "x", *args))
+def test_bad_settings(cli_here, gpu, args, message):
+    outcome = cli_here(*tiny("-p", "x", *args))
     assert_error(outcome, message)
     assert outcome.out == ""
 
 
 @pytest.mark.parametrize("args", (("-c", "0"), ("-b", "0"), ("-b", "4097"), ("-ctk", "f16", "-ctv", "f32")))
-def test_bad_settings_of_inspect(cli, args):
-    assert_error(cli("inspect", "-m", TINY, *args), "^Error: -[cb]: .*, wanted 1 to|same type")
+def test_bad_settings_of_inspect(cli_here, args):
+    assert_error(cli_here("inspect", "-m", TINY, *args), "^Error: -[cb]: .*, wanted 1 to|same type")
 
 
 def test_bad_prompts(cli, gpu):
@@ -246,16 +246,16 @@ def test_bad_prompts(cli, gpu):
     assert_error(cli(*tiny("-c", "64", "-p", b"\xff")), "surrogate|UTF-8")
 
 
-def test_bad_prompt_files(cli, tmp_path):
+def test_bad_prompt_files(cli_here, tmp_path):
     (tmp_path / "binary").write_bytes(b"\x80")
-    assert_error(cli(*tiny("-f", str(tmp_path))), "cannot be read: Is a directory")
-    assert_error(cli(*tiny("-f", str(tmp_path / "none"))), "cannot be read: No such file")
-    assert_error(cli(*tiny("-f", str(tmp_path / "two\nlines"))), r"two\\nlines: cannot be read")
-    assert_error(cli(*tiny("-f", str(tmp_path / "binary"))), "byte 0 is not UTF-8")
+    assert_error(cli_here(*tiny("-f", str(tmp_path))), "cannot be read: Is a directory")
+    assert_error(cli_here(*tiny("-f", str(tmp_path / "none"))), "cannot be read: No such file")
+    assert_error(cli_here(*tiny("-f", str(tmp_path / "two\nlines"))), r"two\\nlines: cannot be read")
+    assert_error(cli_here(*tiny("-f", str(tmp_path / "binary"))), "byte 0 is not UTF-8")
 
 
 @pytest.mark.parametrize("command", ("generate", "inspect", "chat"))
-def test_bad_model_files(cli, tmp_path, command):
+def test_bad_model_files(cli_here, tmp_path, command):
     model = Path(TINY).read_bytes()
     (tmp_path / "cut.gguf").write_bytes(model[: len(model) // 2])
     (tmp_path / "head.gguf").write_bytes(model[:100])
@@ -275,7 +275,7 @@ def test_bad_model_files(cli, tmp_path, command):
         "",
         "none\nof them",
     ):
-        outcome = cli(command, "-m", str(tmp_path / name), *prompt)
+        outcome = cli_here(command, "-m", str(tmp_path / name), *prompt)
         assert_error(outcome, "^Error: ")
         assert outcome.out == ""
 

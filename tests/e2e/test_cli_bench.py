@@ -77,8 +77,8 @@ def test_start(cli, on_cpu):
         (("--device", "no such device"), 1, "Error: "),
     ],
 )
-def test_mistakes(cli, args, code, message):
-    done = cli("bench", *args)
+def test_mistakes(cli_here, args, code, message):
+    done = cli_here("bench", *args)
     assert (done.code, done.out) == (code, "")
     assert message in done.err.splitlines()[-1]
     assert "Traceback" not in done.err

@@ -133,17 +133,17 @@ def umask():
     return mask
 
 
-def test_explain_without_a_draft(cli):
-    assert_error(cli("explain", "-m", TARGET, "-p", "x"), "no draft model", "-md")
-    assert_error(cli("explain", "-p", "x", "--no-specprefill"), "--no-specprefill")
+def test_explain_without_a_draft(cli_here):
+    assert_error(cli_here("explain", "-m", TARGET, "-p", "x"), "no draft model", "-md")
+    assert_error(cli_here("explain", "-p", "x", "--no-specprefill"), "--no-specprefill")
 
 
-def test_explain_usage(cli):
-    assert cli("explain").code == 2
-    assert cli("explain", "-p", "x", "-f", "y").code == 2
-    assert_error(cli("explain", "-p", ""), "prompt: it is empty")
-    assert_error(cli("explain", "-f", "/nowhere/prompt.txt"), "/nowhere/prompt.txt: cannot be read")
-    assert_error(cli("explain", "-p", "x", "--raw", "-sys", "y"), "--raw")
+def test_explain_usage(cli_here):
+    assert cli_here("explain").code == 2
+    assert cli_here("explain", "-p", "x", "-f", "y").code == 2
+    assert_error(cli_here("explain", "-p", ""), "prompt: it is empty")
+    assert_error(cli_here("explain", "-f", "/nowhere/prompt.txt"), "/nowhere/prompt.txt: cannot be read")
+    assert_error(cli_here("explain", "-p", "x", "--raw", "-sys", "y"), "--raw")
 
 
 def test_prompt_longer_than_the_draft_holds(cli):
@@ -167,19 +167,19 @@ def writing(request, tmp_path):
     return arguments, tmp_path / "out" / "file"
 
 
-def test_output_in_a_folder_that_is_not_there(cli, writing):
+def test_output_in_a_folder_that_is_not_there(cli_here, writing):
     arguments, path = writing
-    done = cli(*arguments, path)
+    done = cli_here(*arguments, path)
     assert_error(done, str(path), "cannot be written", "No such file")
     assert "context" not in done.err, "the model was loaded first"
     assert not list(path.parent.parent.iterdir())
 
 
-def test_output_to_what_is_no_file(cli, writing):
+def test_output_to_what_is_no_file(cli_here, writing):
     arguments, path = writing
-    assert_error(cli(*arguments, "/dev/null"), "/dev/null: cannot be written: it is not a regular file")
-    assert_error(cli(*arguments, path.parent.parent), "it is not a regular file")
-    assert_error(cli(*arguments, ""), "cannot be written")
+    assert_error(cli_here(*arguments, "/dev/null"), "/dev/null: cannot be written: it is not a regular file")
+    assert_error(cli_here(*arguments, path.parent.parent), "it is not a regular file")
+    assert_error(cli_here(*arguments, ""), "cannot be written")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
@@ -192,11 +192,11 @@ def test_output_through_a_link_keeps_the_link(cli, writing):
     assert len(list(path.parent.iterdir())) == 2
 
 
-def test_error_leaves_an_older_file_as_it_was(cli, writing):
+def test_error_leaves_an_older_file_as_it_was(cli_here, writing):
     arguments, path = writing
     path.parent.mkdir()
     path.write_text("old")
-    done = cli(*arguments, path, "--device", "no such device")
+    done = cli_here(*arguments, path, "--device", "no such device")
     assert_error(done, "no such device")
     assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
 
@@ -276,8 +276,8 @@ def test_all_queries(cli, tmp_path):
         (["-m", "/nowhere.gguf"], ["/nowhere.gguf"]),
     ],
 )
-def test_capture_errors_leave_no_file(cli, tmp_path, options, words):
-    assert_error(cli("capture", "-p", SHORT, "-o", tmp_path / "a.npz", *options), *words)
+def test_capture_errors_leave_no_file(cli_here, tmp_path, options, words):
+    assert_error(cli_here("capture", "-p", SHORT, "-o", tmp_path / "a.npz", *options), *words)
     assert not list(tmp_path.iterdir())
 
 
@@ -287,9 +287,9 @@ def test_capture_that_does_not_fit_is_refused_with_the_numbers(cli, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_capture_usage(cli, tmp_path):
-    assert cli("capture", "-p", "x").code == 2
-    assert cli("capture", "-o", tmp_path / "a.npz").code == 2
+def test_capture_usage(cli_here, tmp_path):
+    assert cli_here("capture", "-p", "x").code == 2
+    assert cli_here("capture", "-o", tmp_path / "a.npz").code == 2
 
 
 @pytest.mark.parametrize("queries", ["-1", "0,3,-1"])

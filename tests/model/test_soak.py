@@ -9,7 +9,7 @@ import vkprefill
 from tests.model.conftest import BUILT_IN
 from vkprefill import SpecPrefill, SpecPrefillConfig, guards
 
-REQUESTS, WARM_UP, LENGTH = 100, 10, 300
+REQUESTS, WARM_UP, LENGTH = 100, 10, 150
 GROWTH_LIMIT = (
     8 << 20
 )  # bytes of RSS over the requests after the warm-up; a lost cache of the pair would be 2.4 MB each

@@ -33,13 +33,6 @@ FIELDS = [
 ] + ["select_ms", "sparse_prefill_ms", "ttft_ms", "dense_estimate_ms"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def calibration_elsewhere(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def built_in_draft():
     with vkprefill.load(BUILT_IN.with_name("draft.gguf"), max_context=4096) as model:
