@@ -1,5 +1,7 @@
 """vkprefill bench as typed, on small models: what it measures, what it writes, exit codes."""
 
+import re
+
 import pytest
 
 from tests.e2e.conftest import TINY
@@ -43,8 +45,11 @@ def test_kernels_and_json_on_stdout(cli):
     assert done.code == 0, done.err
     record = Record.from_json(done.out, "stdout")
     prefill, decode = record.details["kernels"].values()
-    assert {k["kernel"] for k in prefill} >= {"matmul_q4_k", "delta_rule", "attention_f16", "rms_norm"}
-    assert {k["kernel"] for k in decode} >= {"matvec_q4_k", "delta_rule", "top_k"}
+    for kernels, wanted in (  # the middle of a name is the device's form of the kernel
+        (prefill, ("matmul.*_q4_k", "delta_rule.*", "attention.*_f16", "rms_norm")),
+        (decode, ("matvec.*_q4_k", "delta_rule.*", "top_k")),
+    ):
+        assert all(any(re.fullmatch(pattern, k["kernel"]) for k in kernels) for pattern in wanted)
     assert all(value >= 0 for k in prefill + decode for value in k["values"])
     assert {f.name for f in record.figures} >= {"ceiling: multiply-add loop", "ceiling: copy, read and written"}
 
