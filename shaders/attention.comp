@@ -1,7 +1,7 @@
 // attention: causal grouped-query softmax attention over the cache, one pass over the keys (online softmax).
 //
 //   0  step     [..]             u32  in   word 0 = num_tokens, word 1 = cache_len before this call
-//   1  q        [T, H, Dh]       f32  in
+//   1  q        [T', H, Dh]      f32  in   T' = T rounded up to 32: the rows past T are read, their results dropped
 //   2  pages    [..]             u32  in   page of the pool that holds slots 256 i .. 256 i + 255 of this cache
 //   3  k_cache  [pages, G, Dh / 4, 256]  in   KV words; the rows of this call are already stored
 //   4  v_cache  [pages, G, 256, Dh / 4]  in
@@ -9,8 +9,12 @@
 //   6  part     [SPLITS, T, H]   vec2 out  SPLITS > 1: (maximum, sum of exponentials) of the split, for attention_merge
 //
 // Query head h reads KV head h / (H / G). The query of token t sees slots 0 .. cache_len + t: positions increase, so the order of the
-// slots is the order of the positions. A workgroup takes TQ rows, a row being one (token, head of the group), and all
+// slots is the order of the positions. A workgroup takes TQ rows (a divisor of 32), a row being one (token, head of the group), and all
 // keys of its split in tiles of LOCAL_SIZE * KP, a divisor of the page: first lanes over keys (scores), then lanes over the head's values (weighted sum).
+//
+// For AMD's compiler: the address of a query depends on nothing but gl_WorkGroupID and loop counters, so that queries are scalars. No
+// subgroup arithmetic, which would keep larger workgroups from waves of 32. Keys and values are multiplied as they are loaded: a mere
+// conversion from half precision goes into each multiply-add, of a kind that cannot issue in pairs.
 //
 // Grid: (ceil(T * H / G / TQ), G, SPLITS). Nothing grows with T x S. Source: online softmax, Milakov & Gimelshein 2018 (arXiv 1805.02867);
 // FlashAttention, Dao et al. 2022 (arXiv 2205.14135). Reference: tests/reference/attention.py.
@@ -30,7 +34,6 @@ layout(constant_id = 8) const uint DV = 1;  // words of 4 values of an invocatio
 layout(local_size_x_id = 0) in;
 
 #include "kv.glsl"
-#include "reduce.glsl"
 
 layout(binding = 0) readonly buffer Step { uint step_words[]; };
 layout(binding = 1) readonly buffer Q { vec4 q[]; };
@@ -41,34 +44,33 @@ layout(binding = 5) writeonly buffer Y { vec4 y[]; };
 layout(binding = 6) writeonly buffer Part { vec2 part[]; };
 
 const uint TILE = LOCAL_SIZE * KP, D4 = Dh / 4u, HEADS = H / G;  // HEADS: query heads of one KV head
-const uint SUBGROUPS = (LOCAL_SIZE + 3u) / 4u;  // at most: no subgroup is smaller than 4
+const uint LANE_WORDS = LOCAL_SIZE / 4u;  // words of 4 that hold a number of each invocation
 const float NEVER = -1e30;  // below every score
 
-shared vec4 probs[TQ * TILE / 4u];
-shared float maxima[TQ * SUBGROUPS];
+shared vec4 probs[TQ * TILE / 4u];  // probabilities [TQ, TILE]; before them and in the end a number of each invocation [TQ, LOCAL_SIZE]
+shared vec2 row_stat[TQ];  // maximum so far; what the sums so far shrink by since this tile raised it, in the end their total
 
 void main() {
     const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step_words[0], cache_len = step_words[1];
     const uint first = gl_WorkGroupID.x * TQ, rows = num_tokens * HEADS;
     if (first >= rows) return;
 
-    uint row_q[TQ], limit[TQ];  // where a row's query starts; its last visible slot
+    // The first row is head `skip` of the group at token t0; a row's query starts at q0 + row_q.
+    const uint t0 = first / HEADS, skip = TQ % HEADS == 0u ? 0u : first % HEADS, q0 = (t0 * H + g * HEADS) * D4;
+    uint row_t[TQ], row_q[TQ];
     [[unroll]] for (uint r = 0; r < TQ; r++) {
-        const uint row = min(first + r, rows - 1u), t = row / HEADS;
-        row_q[r] = (t * H + g * HEADS + row % HEADS) * D4;
-        limit[r] = cache_len + t;
+        row_t[r] = (skip + r) / HEADS;
+        row_q[r] = (row_t[r] * H + (skip + r) % HEADS) * D4;
     }
-    const uint keys = limit[TQ - 1u] + 1u;  // rows are in token order: the last sees most
+    const uint keys = cache_len + min(t0 + row_t[TQ - 1u] + 1u, num_tokens);  // rows are in token order: the last sees most
     const uint per_split = (keys + SPLITS * TILE - 1u) / (SPLITS * TILE) * TILE;
     const uint begin = gl_WorkGroupID.z * per_split, end = min(begin + per_split, keys);
 
-    float best[TQ], sum[TQ];
+    float sum[TQ];
     vec4 acc[TQ * DV];
-    [[unroll]] for (uint r = 0; r < TQ; r++) {
-        best[r] = NEVER;
-        sum[r] = 0.0;
-        [[unroll]] for (uint c = 0; c < DV; c++) acc[r * DV + c] = vec4(0.0);
-    }
+    [[unroll]] for (uint r = 0; r < TQ; r++) sum[r] = 0.0;
+    [[unroll]] for (uint i = 0; i < TQ * DV; i++) acc[i] = vec4(0.0);
+    for (uint r = lane; r < TQ; r += LOCAL_SIZE) row_stat[r].x = NEVER;
 
     [[dont_unroll]] for (uint tile = begin; tile < end; tile += TILE) {
         // Scores: this invocation has the keys tile + lane + c * LOCAL_SIZE.
@@ -79,9 +81,9 @@ void main() {
         [[unroll]] for (uint c = 0; c < KP; c++) key[c] = head * D4 * PAGE + in_page + min(lane + c * LOCAL_SIZE, last);
         [[dont_unroll]] for (uint d = 0; d < D4; d++) {
             vec4 k[KP];
-            [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(k_cache[key[c] + d * PAGE]);
+            [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(k_cache[key[c] + d * PAGE]) * SCALE;
             [[unroll]] for (uint r = 0; r < TQ; r++) {
-                const vec4 a = q[row_q[r] + d];
+                const vec4 a = q[q0 + d + row_q[r]];
                 [[unroll]] for (uint c = 0; c < KP; c++) {
                     float v = s[r * KP + c];
                     v = fma(a.x, k[c].x, v); v = fma(a.y, k[c].y, v); v = fma(a.z, k[c].z, v); v = fma(a.w, k[c].w, v);
@@ -89,41 +91,47 @@ void main() {
                 }
             }
         }
-        // Probabilities relative to the running maximum.
+        // The running maximum of each row.
         [[unroll]] for (uint r = 0; r < TQ; r++) {
+            const uint limit = min(cache_len + t0 + row_t[r] + 1u, end);
             float top = NEVER;
             [[unroll]] for (uint c = 0; c < KP; c++) {
-                const uint slot = tile + lane + c * LOCAL_SIZE;
-                const float v = slot <= limit[r] && slot < end ? s[r * KP + c] * SCALE : NEVER;
+                // Far below NEVER: while a row has seen no visible key, which makes NEVER its maximum, its weights are 0.
+                const float v = tile + lane + c * LOCAL_SIZE < limit ? s[r * KP + c] : 2.0 * NEVER;
                 s[r * KP + c] = v;
                 top = max(top, v);
             }
-            top = subgroupMax(top);
-            if (subgroupElect()) maxima[r * SUBGROUPS + gl_SubgroupID] = top;
+            probs[r * LANE_WORDS + lane / 4u][lane & 3u] = top;
         }
         barrier();
+        for (uint r = lane; r < TQ; r += LOCAL_SIZE) {
+            vec4 top = vec4(row_stat[r].x);
+            // Each row starts elsewhere, so that the invocations read different banks.
+            for (uint i = 0; i < LANE_WORDS; i++) top = max(top, probs[r * LANE_WORDS + (r + i) % LANE_WORDS]);
+            const float best = max(max(top.x, top.y), max(top.z, top.w));
+            row_stat[r] = vec2(best, exp(row_stat[r].x - best));
+        }
+        barrier();
+        // Probabilities relative to it.
         [[unroll]] for (uint r = 0; r < TQ; r++) {
-            float top = best[r];
-            for (uint i = 0; i < gl_NumSubgroups; i++) top = max(top, maxima[r * SUBGROUPS + i]);
-            const float fade = exp(best[r] - top);
-            best[r] = top;
+            const float best = row_stat[r].x, fade = row_stat[r].y;
             sum[r] *= fade;
             [[unroll]] for (uint c = 0; c < DV; c++) acc[r * DV + c] *= fade;
             [[unroll]] for (uint c = 0; c < KP; c++) {
-                // While a row has seen no visible key, top is NEVER too: its weights must be 0, not exp(0).
-                const float p = s[r * KP + c] > NEVER ? exp(s[r * KP + c] - top) : 0.0;
+                const float p = exp(s[r * KP + c] - best);
                 sum[r] += p;
                 const uint i = lane + c * LOCAL_SIZE;
                 probs[(r * TILE + i) / 4u][i & 3u] = p;
             }
         }
         barrier();
-        // Weighted sum: this invocation has the words lane + c * LOCAL_SIZE of the head's values.
+        // Weighted sum: this invocation has the words lane + c * LOCAL_SIZE of the head's values, times SCALE.
         [[dont_unroll]] for (uint j = 0; j < min(TILE, last + 1u); j += 4u) {
             vec4 v[4 * DV];
             [[unroll]] for (uint i = 0; i < 4u; i++) {
                 const uint value = (head * PAGE + in_page + min(j + i, last)) * D4;
-                [[unroll]] for (uint c = 0; c < DV; c++) v[i * DV + c] = kv_unpack(v_cache[value + min(lane + c * LOCAL_SIZE, D4 - 1u)]);
+                [[unroll]] for (uint c = 0; c < DV; c++)
+                    v[i * DV + c] = kv_unpack(v_cache[value + min(lane + c * LOCAL_SIZE, D4 - 1u)]) * SCALE;
             }
             [[unroll]] for (uint r = 0; r < TQ; r++) {
                 const vec4 p = probs[(r * TILE + j) / 4u];
@@ -138,12 +146,20 @@ void main() {
         barrier();
     }
 
+    [[unroll]] for (uint r = 0; r < TQ; r++) probs[r * LANE_WORDS + lane / 4u][lane & 3u] = sum[r];
+    barrier();
+    for (uint r = lane; r < TQ; r += LOCAL_SIZE) {
+        vec4 total = vec4(0.0);
+        for (uint i = 0; i < LANE_WORDS; i++) total += probs[r * LANE_WORDS + (r + i) % LANE_WORDS];
+        row_stat[r].y = total.x + total.y + total.z + total.w;
+    }
+    barrier();
     [[unroll]] for (uint r = 0; r < TQ; r++) {
-        const float total = workgroup_sum(sum[r]);
-        if (first + r >= rows) continue;
-        const uint o = gl_WorkGroupID.z * num_tokens * H * D4 + row_q[r];
+        if (first + r >= rows) break;
+        const float total = row_stat[r].y;
+        const uint o = gl_WorkGroupID.z * num_tokens * H * D4 + q0 + row_q[r];
         [[unroll]] for (uint c = 0; c < DV; c++)
-            if (lane + c * LOCAL_SIZE < D4) y[o + lane + c * LOCAL_SIZE] = total > 0.0 ? acc[r * DV + c] / total : vec4(0.0);
-        if (SPLITS > 1u && lane == 0u) part[gl_WorkGroupID.z * num_tokens * H + row_q[r] / D4] = vec2(best[r], total);
+            if (lane + c * LOCAL_SIZE < D4) y[o + lane + c * LOCAL_SIZE] = total > 0.0 ? acc[r * DV + c] / (total * SCALE) : vec4(0.0);
+        if (SPLITS > 1u && lane == 0u) part[o / D4] = row_stat[r];
     }
 }

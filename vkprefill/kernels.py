@@ -161,7 +161,8 @@ def attention(
     scale: float,
     kv_type: str,
 ) -> None:
-    """y[T, H, Dh] = softmax attention of q[T, H, Dh] over all cached keys up to each token's own.
+    """y[T, H, Dh] = softmax attention of q[T', H, Dh] over all cached keys up to each token's own; T' = T rounded up to
+    whole row tiles (memory.ROW_TILE).
 
     A program of one token splits the keys over workgroups and merges; split_out [splits, H Dh] and split_sums [splits,
     H, 2] hold the parts.
@@ -169,10 +170,10 @@ def attention(
     _want("attention", y=(y.shape[1:], q.shape[1:]))
     head_dim, group = q.shape[1] // heads, heads // kv_heads
     words = head_dim // 4
-    tq, kp = p.device.profile.attention
-    tq = min(tq, p.num_rows * group)
+    most, rows, kp = p.device.profile.attention
+    local, tq = _lanes(words, most), min(rows, p.num_rows * group)
+    kp = min(kp * (rows // tq), PAGE // local)  # fewer rows leave registers for more keys in flight
     splits = split_out.shape[0] if p.num_rows == 1 else 1
-    local = _lanes(words)
     form, shuffle = _shuffle(p)
     assert PAGE % (local * kp) == 0, "a tile of keys lies within a page"
     # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one

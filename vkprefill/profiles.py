@@ -17,10 +17,10 @@ AMD, NVIDIA, INTEL = 0x1002, 0x10DE, 0x8086
 class Profile:
     """Tile sizes of the kernels (their specialisation constants) and bounds.
 
-    matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (TQ, KP); attention_splits: parts the keys
-    are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); delta_chunk: (LOCAL_SIZE, TT, TN) of its chunk form;
-    local_size: invocations of the small kernels; prefill_chunk: tokens that go through all layers together;
-    submission_flop: work after which a submission ends; delta_in_chunks: prefill takes that chunk form.
+    matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (LOCAL_SIZE, TQ, KP); attention_splits:
+    parts the keys are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); delta_chunk: (LOCAL_SIZE, TT, TN) of
+    its chunk form; local_size: invocations of the small kernels; prefill_chunk: tokens that go through all layers
+    together; submission_flop: work after which a submission ends; delta_in_chunks: prefill takes that chunk form.
     shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp).
     hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp, where TN is 1).
     """
@@ -28,7 +28,7 @@ class Profile:
     name: str
     matmul: tuple[int, int, int]
     matvec: tuple[int, int, int]
-    attention: tuple[int, int]
+    attention: tuple[int, int, int]
     attention_splits: int
     delta_rule: tuple[int, int, int]
     delta_chunk: tuple[int, int, int]
@@ -50,7 +50,7 @@ _CPU = Profile(
     "cpu",
     matmul=(16, 16, 8),
     matvec=(16, 1, 4),
-    attention=(8, 4),
+    attention=(16, 8, 8),
     attention_splits=1,
     delta_rule=(16, 1, 1),
     delta_chunk=(8, 8, 4),
@@ -74,8 +74,8 @@ _AMD = Profile(
     "amd",
     matmul=(128, 64, 1),
     matvec=(32, 8, 1),
-    attention=(8, 4),
-    attention_splits=16,
+    attention=(32, 8, 2),
+    attention_splits=32,
     delta_rule=(32, 4, 1),
     delta_chunk=(32, 8, 1),
     local_size=64,
@@ -87,7 +87,7 @@ _NVIDIA = Profile(
     "nvidia",
     matmul=(64, 16, 4),
     matvec=(32, 8, 1),
-    attention=(8, 4),
+    attention=(64, 8, 4),
     attention_splits=32,
     delta_rule=(32, 4, 1),
     delta_chunk=(32, 8, 1),
@@ -99,7 +99,7 @@ _INTEL = Profile(
     "intel",
     matmul=(32, 16, 2),
     matvec=(32, 8, 1),
-    attention=(4, 4),
+    attention=(64, 4, 4),
     attention_splits=16,
     delta_rule=(32, 4, 1),
     delta_chunk=(32, 8, 1),
@@ -111,7 +111,7 @@ _UNKNOWN = Profile(
     "unknown",
     matmul=(32, 8, 4),
     matvec=(32, 8, 1),
-    attention=(4, 4),
+    attention=(64, 4, 4),
     attention_splits=8,
     delta_rule=(32, 4, 1),
     delta_chunk=(32, 8, 1),

@@ -230,7 +230,7 @@ def _attend(device, model, layer, q, k, v):
     )
     kernels.attention(
         run.program,
-        run.input("q", q.reshape(tokens, -1)),
+        run.input("q", q.reshape(tokens, -1), pad=True),
         pages,
         cache,
         run.output("y", heads * model.head_size),

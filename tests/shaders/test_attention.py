@@ -45,7 +45,7 @@ def attend(device, tokens, cache_len, heads, kv_heads, dim, kv_type, *, num_rows
     splits = device.profile.attention_splits
     kernels.attention(
         run.program,
-        run.input("q", q.reshape(tokens, -1)),
+        run.input("q", q.reshape(tokens, -1), pad=True),
         run.input("pages", table, by_row=False),
         cache,
         run.output("y", heads * dim),
@@ -132,7 +132,7 @@ def test_several_tokens_in_splits(device, cache_len):
         run.input(name, pack_cache(rows, pages, 2, "f32", name == "keys"), by_row=False)
         for name, rows in (("keys", k), ("values", v))
     ]
-    given = run.input("q", q.reshape(tokens, -1)), run.input("pages", pages, by_row=False)
+    given = run.input("q", q.reshape(tokens, -1), pad=True), run.input("pages", pages, by_row=False)
     split_out, split_sums = (
         run.scratch("split_out", splits, heads * dim * tokens),
         run.scratch("part", splits, heads * tokens, 2),
