@@ -48,6 +48,13 @@ def test_every_pipeline_compiles_in_time(table, cases):
     assert [(name(p), p["seconds"]) for p in table["pipelines"] if p["seconds"] > MAX_SECONDS] == []
 
 
+def test_inner_loops_are_found(table):
+    """Where the compiler leaves the loops as they are in the source, which those of these kernels ask for."""
+    kernels = [p for p in table["pipelines"] if p["models"] and p["shader"].startswith(("attention_f", "matvec_"))]
+    assert kernels
+    assert [name(p) for p in kernels if not p.get("loops")] == []
+
+
 def test_no_worse_than_the_stored_table(table):
     """Registers, spills and waves; they differ between Mesa versions, so only the same version is compared."""
     stored = [t for t in amd_compile.load_table() if (t["mesa"], t["family"]) == (table["mesa"], table["family"])]
@@ -66,6 +73,11 @@ def test_no_worse_than_the_stored_table(table):
             f"{name(p)}: {what} {p[what]}, stored {before[what]}"
             for what in ("vgprs", "sgpr_spills")
             if p[what] > before[what]
+        ]
+        found += [
+            f"{name(p)}: {loop} {counts['valu']} vector instructions, stored {before['loops'][loop]['valu']}"
+            for loop, counts in p.get("loops", {}).items()
+            if counts["valu"] > before.get("loops", {}).get(loop, counts)["valu"]
         ]
         if p["waves"] < before["waves"]:
             found.append(f"{name(p)}: waves {p['waves']}, stored {before['waves']}")
@@ -123,8 +135,39 @@ BB2:
 BB3:
 \ts_cbranch_scc1 BB1                                         ; bfa20000
 """
-    assert amd_compile.count_loop(assembly, [4]) == {"valu": 9, "vopd": 4, "fma": 12}
+    found = amd_compile.count_loop(assembly, [4])
+    assert found == {"valu": 9, "vopd": 4, "lds": 0, "vmem": 0, "smem": 0, "fma": 12}
     assert amd_compile.count_loop("BB0:\n\ts_endpgm ; bf810000\n", [4]) is None
+
+
+def test_loops_of_attention():
+    """Scores of 2 rows by 2 keys, then the softmax, then 2 rows by one word of values: 16 and 32 multiply-adds."""
+    pair = "\n\tv_dual_fmac_f32 v1, s1, v2 :: v_dual_fmac_f32 v3, s1, v4   ; c8000000"
+    assembly = f"""\
+BB1:
+\ts_load_b32 s1, s[2:3], null                                 ; f4000001
+BB2:
+\ts_buffer_load_b128 s[4:7], s[8:11], s1                      ; f4280102
+\tbuffer_load_b64 v[2:3], v1, s[4:7], 0 offen                 ; e0540000{8 * pair}
+\ts_cbranch_scc0 BB2                                          ; bfa10000
+BB3:
+\tds_store_b32 v1, v2                                         ; d8340000
+\tv_exp_f32_e32 v1, v1                                        ; 7e024b01
+BB4:
+\tds_load_b128 v[4:7], v1                                     ; dbfc0000
+\tv_lshlrev_b32_e32 v1, 4, v0                                 ; 30020084{16 * pair}
+\ts_cbranch_scc0 BB4                                          ; bfa10000
+BB5:
+\ts_cbranch_scc0 BB1                                          ; bfa10000
+"""
+    tile = {"TQ": 2, "KP": 2, "DV": 1}
+    assert amd_compile.inner_loops("attention_f16", tile, assembly) == {
+        "qk": {"valu": 0.5, "vopd": 0.5, "lds": 0, "vmem": 0.0625, "smem": 0.0625},
+        "pv": {"valu": 0.5312, "vopd": 0.5, "lds": 0.0312, "vmem": 0, "smem": 0},
+        "softmax": {"valu": 0.25, "vopd": 0, "lds": 0.25, "vmem": 0, "smem": 0.25},
+    }
+    assert amd_compile.inner_loops("attention_f16", tile | {"TQ": 8}, assembly) == {}
+    assert amd_compile.inner_loops("attention_merge", {}, assembly) == {}
 
 
 def test_a_pipeline_that_brings_the_compiler_down_is_named(monkeypatch):
