@@ -26,13 +26,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
+from gguf import GGMLQuantizationType as TensorType
 
 from tools.make_model import make_config
 from vkprefill import model as model_module
@@ -41,6 +42,7 @@ from vkprefill.benchmark_kernels import ceiling_programs
 from vkprefill.capture import AttentionCapture
 from vkprefill.device import Buffer, Device, Program, ask_for_waves_of_32
 from vkprefill.memory import KV_TYPES, MAX_CANDIDATES
+from vkprefill.model import Model
 from vkprefill.profiles import AMD, profile_for
 from vkprefill.quants import LAYOUT_OF, LAYOUTS
 from vkprefill.scorer import Scorer
@@ -103,23 +105,39 @@ class _RecordingDevice(Device):
         return _RecordingProgram(self, name, step, num_rows)
 
 
+@dataclass(frozen=True)
+class Dispatch:
+    """A recorded dispatch; buffers in the order of the bindings."""
+
+    shader: str
+    constants: dict[str, float]
+    push: dict[str, int]
+    workgroups: tuple[int, int, int]
+    buffers: tuple[Buffer, ...]
+
+
 class _RecordingProgram(Program):
     num_submissions = 1
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.recorded: list[Dispatch] = []
 
     def dispatch(self, shader_name, buffers, workgroups, *, constants=None, push=None, work=0.0, label="") -> None:
         shader = load_shader(shader_name)
         pack_words(shader_name, "constants", shader.constants, constants or {})  # checks the names
         self.device.seen.add((shader_name, tuple((constants or {}).items())))
+        self.recorded.append(Dispatch(shader_name, constants or {}, push or {}, workgroups, tuple(buffers)))
 
     def run(self, between=None) -> None:
         pass
 
 
-def record(shape: str, layout: str, kv_type: str) -> set[Key]:
-    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores."""
-    seen: set[Key] = set()
-    weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
-    file = SimpleNamespace(label=shape, path=shape, metadata={}, info=lambda name: SimpleNamespace(type=weight_type))
+def load_recording(shape: str, type_of: Callable[[str], TensorType], kv_type: str, seen: set[Key]) -> Model:
+    """A model of this shape on the recording device, its matrices of the types that type_of gives their names."""
+    file = SimpleNamespace(
+        label=shape, path=shape, metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
+    )
     replaced = {
         "open_gguf": lambda path: file,
         "ModelConfig": SimpleNamespace(from_gguf=lambda file: make_config(shape)),
@@ -128,7 +146,14 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     }
     opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen))
     with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened:
-        model = model_module.load(shape, max_context=CONTEXT, kv_type=kv_type)
+        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type)
+
+
+def record(shape: str, layout: str, kv_type: str) -> set[Key]:
+    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores."""
+    seen: set[Key] = set()
+    weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
+    model = load_recording(shape, lambda name: weight_type, kv_type, seen)
     cache = model.new_cache()
     model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
     cache.snapshot().free()

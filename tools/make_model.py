@@ -156,11 +156,11 @@ def make_model(
         raise ValueError(f"unknown mix {mix}, wanted one of {', '.join(MIXES)}")
     rng = np.random.Generator(np.random.SFC64(seed))
     specs = [*tensor_specs(config), *_mtp_specs(config)]
-    planned = [(spec, _tensor_type(spec, mix, config)) for spec in specs]
+    planned = [(spec, tensor_type(spec, mix, config)) for spec in specs]
     vocabulary = _real_vocabulary(config.vocab_size) if real_vocab else _small_vocabulary(config.vocab_size)
     file_type = {"general.file_type": FILE_TYPES.get(mix, FILE_TYPE_Q4_K_M), "general.quantization_version": 2}
-    tensors = ((spec.name, spec.shape, tensor_type) for spec, tensor_type in planned)
-    arrays = (_random_tensor(rng, spec, tensor_type, config) for spec, tensor_type in planned)
+    tensors = ((spec.name, spec.shape, kind) for spec, kind in planned)
+    arrays = (_random_tensor(rng, spec, kind, config) for spec, kind in planned)
     _write(path, {**_metadata(config), **file_type, **vocabulary}, list(tensors), arrays)
     return Path(path)
 
@@ -305,7 +305,8 @@ def _kind(spec: TensorSpec) -> str:
     return re.sub(r"^blk\.\d+\.|\.weight$|\.bias$", "", spec.name)
 
 
-def _tensor_type(spec: TensorSpec, mix: str, config: ModelConfig) -> TensorType:
+def tensor_type(spec: TensorSpec, mix: str, config: ModelConfig) -> TensorType:
+    """The type that a tensor has in a mix."""
     if spec.role == "vector":
         return TensorType.F32
     wanted = ONE_TYPE_MIXES[mix] if mix in ONE_TYPE_MIXES else _recipe_type(spec, mix, config)

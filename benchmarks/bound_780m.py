@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""How fast prefill and decode can be on a Radeon 780M, from instruction counts and bytes; nothing is measured.
+
+python -m benchmarks.bound_780m [--write]    print the tables, or put them into benchmarks/BOUND_780M.md
+
+The programs of the product are recorded with every dispatch's grid; benchmarks/amd_compile.json (python -m
+tools.amd_compile --update) says what the GPU's compiler makes of each kernel. For each dispatch the time that each
+resource needs is worked out, as if it were the only one; the longest binds. Dispatches follow each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.amd_compile import FAMILY, Dispatch, load_recording, load_table
+from tools.make_model import make_config, tensor_type
+from vkprefill.benchmark_record import markdown_table
+from vkprefill.quants import LAYOUTS
+from vkprefill.spirv import load_shader
+from vkprefill.tensors import tensor_specs
+
+DOCUMENT = Path(__file__).parent / "BOUND_780M.md"
+MARKS = "<!-- tables: python -m benchmarks.bound_780m --write -->\n", "<!-- end of tables -->\n"
+SHAPES, MIX, KV_TYPE = ("0.8B", "4B"), "q4_k_m", "f16"
+CHUNK, DEPTHS = 512, (0, 4096, 16384)
+
+CLOCK = 2.7e9  # Hz
+SIMDS = 24  # of 12 compute units; each issues one instruction of a wave of 32 in a cycle, a wave of 64 takes two
+LDS_BYTES = 12 * 128  # that shared memory gives in a cycle
+CACHE_BYTES = 12 * 64  # that the first-level caches give vector loads in a cycle
+MEMORY_BYTES = 90e9  # in a second, of two channels of DDR5-5600
+L2_BYTES = 2 << 20  # activations of a dispatch that fit are taken to stay in it
+LAUNCH_S = 3e-6  # from one dispatch to the next that depends on it
+RESOURCES = ("issue", "lds", "cache", "memory")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that each resource needs for a dispatch. issue: vector instructions; cache: vector loads; filled: part of
+    `issue` that is left where every SIMD has the same number of waves.
+    """
+
+    issue: float = 0.0
+    lds: float = 0.0
+    cache: float = 0.0
+    memory: float = 0.0
+    filled: float = 1.0
+
+    @property
+    def bound(self) -> float:
+        return max(getattr(self, name) for name in RESOURCES)
+
+
+def issued(waves: int, instructions: float, wave_size: int) -> dict[str, float]:
+    """`issue` and `filled` of equal waves that issue so many instructions each; a wave stays on its SIMD."""
+    most = math.ceil(waves / SIMDS)
+    return {"issue": most * instructions * (wave_size // 32) / CLOCK, "filled": waves / SIMDS / most}
+
+
+def cost(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
+    """compiled: the kernel's row in the table; num_tokens of this call, after `depth` in the cache."""
+    kernel = next((kernel for name, kernel in _KERNELS.items() if re.fullmatch(name, dispatch.shader)), None)
+    return kernel(dispatch, compiled, num_tokens, depth) if kernel else Cost(memory=_activations(dispatch, num_tokens))
+
+
+def _num_waves(dispatch: Dispatch, compiled: dict, local_size: int) -> int:
+    return math.prod(dispatch.workgroups) * math.ceil(local_size / compiled["wave"])
+
+
+def _activation_bytes(dispatch: Dispatch, num_tokens: int) -> int:
+    """What a kernel reads and writes of them: the rows in use, once for reading and once for writing."""
+    total = 0
+    for buffer, binding in zip(dispatch.buffers, load_shader(dispatch.shader).bindings, strict=True):
+        if buffer.kind == "activations":
+            rows = num_tokens if buffer.shape[0] >= CHUNK and len(buffer.shape) > 1 else buffer.shape[0]
+            total += (binding.read + binding.write) * rows * (buffer.num_bytes // buffer.shape[0])
+    return total
+
+
+def _activations(dispatch: Dispatch, num_tokens: int) -> float:
+    num_bytes = _activation_bytes(dispatch, num_tokens)
+    return num_bytes / MEMORY_BYTES if num_bytes > L2_BYTES else 0.0
+
+
+def _weight_bytes(dispatch: Dispatch) -> float:
+    layout, push = LAYOUTS[dispatch.shader.split("_", 1)[1].removeprefix("hybrid_")], dispatch.push
+    return push["rows"] * push["K"] / layout.unit_weights * layout.unit_words * 4
+
+
+def matmul(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
+    """Tiles of tokens are neighbours, so that those in flight read the weights once from memory and once each from the
+    cache. The activations come through the scalar cache; where they do not fit into L2, each round of workgroups reads
+    them again.
+    """
+    c, k = dispatch.constants, dispatch.push["K"]
+    tiles = math.ceil(num_tokens / c["TM"])
+    waves = tiles * dispatch.workgroups[1] * math.ceil(c["LOCAL_SIZE"] / compiled["wave"])
+    rounds = math.ceil(waves / (SIMDS * compiled["waves"]))
+    x_bytes, y_bytes = 4 * num_tokens * k, 4 * num_tokens * dispatch.push["rows"] * (1 + c["ADD"])
+    weights = _weight_bytes(dispatch)
+    moved = weights + x_bytes * (rounds if x_bytes > L2_BYTES else 1) + y_bytes
+    return Cost(
+        **issued(waves, compiled["valu"] * c["TM"] * c.get("TN", 1) * k, compiled["wave"]),
+        cache=weights * tiles / CACHE_BYTES / CLOCK,
+        memory=moved / MEMORY_BYTES,
+    )
+
+
+def matvec(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
+    """Each weight and, for each weight, a value of x through the cache; the weights from memory."""
+    c, k = dispatch.constants, dispatch.push["K"]
+    weights = _weight_bytes(dispatch)
+    per_lane = compiled["loops"]["loop"]["valu"] * k * c["TN"] / c["SLICES"]
+    return Cost(
+        **issued(_num_waves(dispatch, compiled, c["ROW_LANES"] * c["SLICES"]), per_lane, compiled["wave"]),
+        cache=(weights + 4 * dispatch.push["rows"] * k) / CACHE_BYTES / CLOCK,
+        memory=weights / MEMORY_BYTES,
+    )
+
+
+def attention(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
+    """Whole tiles of keys up to the last that a tile of rows sees. Workgroups of one KV head are neighbours: those in
+    flight read keys and values once from memory, unless they stay in L2 anyway.
+    """
+    c, loops = dispatch.constants, compiled["loops"]
+    tile, item = c["LOCAL_SIZE"] * c["KP"], 2 if dispatch.shader.endswith("f16") else 4
+    row_tiles, tokens_of = math.ceil(num_tokens * c["H"] / c["G"] / c["TQ"]), c["TQ"] * c["G"] / c["H"]
+    key_tiles = [
+        math.ceil(math.ceil((depth + min(num_tokens, (i + 1) * tokens_of)) / tile) / c["SPLITS"]) * c["SPLITS"]
+        for i in range(row_tiles)
+    ]
+    products = c["TQ"] * c["KP"] * c["Dh"]  # multiply-adds of an invocation in a tile, for scores and for values
+    per_tile = (loops["qk"]["valu"] + loops["pv"]["valu"]) * products + loops["softmax"]["valu"] * c["TQ"] * c["KP"]
+    # Bytes of shared memory: probabilities are read four at a time.
+    shared = 16 * loops["pv"]["lds"] * products + 4 * loops["softmax"]["lds"] * c["TQ"] * c["KP"]
+    waves_of = math.ceil(c["LOCAL_SIZE"] / compiled["wave"])
+    waves = row_tiles * c["G"] * c["SPLITS"] * waves_of
+    tiles = sum(key_tiles) * c["G"]  # of all workgroups
+    lanes = c["LOCAL_SIZE"] * tiles
+    kv_bytes = 2 * item * c["Dh"] * (depth + num_tokens)  # of a KV head
+    rounds = math.ceil(row_tiles * waves_of / (SIMDS * compiled["waves"])) if kv_bytes > L2_BYTES else 1
+    moved = kv_bytes * c["G"] * rounds + 8 * num_tokens * c["H"] * c["Dh"]
+    return Cost(
+        **issued(waves, per_tile * tiles * waves_of / waves, compiled["wave"]),
+        lds=lanes * shared / LDS_BYTES / CLOCK,
+        cache=2 * item * c["Dh"] * tile * tiles / CACHE_BYTES / CLOCK,
+        memory=moved / MEMORY_BYTES,
+    )
+
+
+def delta_rule(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
+    """One token after another; the state stays in registers. Every invocation loads its part of k and q, so that those
+    of one head load the same again and again.
+    """
+    c = dispatch.constants
+    waves = _num_waves(dispatch, compiled, c["LOCAL_SIZE"])
+    elements = c["ROWS"] * c["Dk"] / c["LANES"]  # of an invocation
+    lanes = math.prod(dispatch.workgroups) * c["LOCAL_SIZE"]
+    loads = 4 * (2 * c["Dk"] / c["LANES"] + 2 + c["ROWS"])  # bytes of k, q, the gates and v
+    return Cost(
+        **issued(waves, compiled["loops"]["loop"]["valu"] * elements * num_tokens, compiled["wave"]),
+        cache=loads * lanes * num_tokens / CACHE_BYTES / CLOCK,
+        memory=_activations(dispatch, num_tokens) + 8 * c["Hv"] * c["Dv"] * c["Dk"] / MEMORY_BYTES,
+    )
+
+
+def l2_norm(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
+    """The queries and keys of a row, not its values."""
+    c = dispatch.constants
+    return Cost(memory=_activations(dispatch, num_tokens) * 2 * c["Hk"] * c["Dk"] / c["C"])
+
+
+ATTENTION = r"attention_(f16|f32)"
+_KERNELS = {
+    r"matmul_.*": matmul,
+    r"matvec_.*": matvec,
+    ATTENTION: attention,
+    r"delta_rule": delta_rule,
+    r"l2_norm": l2_norm,
+}
+
+
+def num_launches(dispatches: Iterable[Dispatch]) -> int:
+    """Dispatches that wait for one before, as Program.dispatch finds them."""
+    count, written, read = 0, set(), set()
+    for d in dispatches:
+        bindings = load_shader(d.shader).bindings
+        reads = {id(b.tensor) for b, binding in zip(d.buffers, bindings, strict=True) if binding.read}
+        writes = {id(b.tensor) for b, binding in zip(d.buffers, bindings, strict=True) if binding.write}
+        if (reads | writes) & written or writes & read:
+            count, written, read = count + 1, set(), set()
+        written |= writes
+        read |= reads
+    return count
+
+
+def rows_of_table() -> tuple[str, dict]:
+    """Mesa's version and the rows of its table by shader and constants: those of the latest version."""
+    tables = [t for t in load_table() if t["family"] == FAMILY]
+    latest = max(tables, key=lambda t: [int(n) for n in t["mesa"].split(".")])
+    rows = {(p["shader"], tuple(p["constants"].items())): p for p in latest["pipelines"] if not p.get("wave64")}
+    return latest["mesa"], rows
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f}" if seconds else "-"
+
+
+def _row(name: str, costs: list[Cost], total: float) -> tuple[str, ...]:
+    times = {resource: sum(getattr(c, resource) for c in costs) for resource in RESOURCES}
+    bound = sum(c.bound for c in costs)
+    binds = dict.fromkeys(RESOURCES, 0.0)
+    for c in costs:
+        binds[max(RESOURCES, key=lambda resource: getattr(c, resource))] += c.bound
+    filled = sum(c.filled * c.issue for c in costs) / times["issue"] if times["issue"] else 0.0
+    return (
+        name,
+        str(len(costs)),
+        *map(_ms, times.values()),
+        f"{filled:.0%}" if filled else "-",
+        _ms(bound),
+        f"{bound / total:.1%}",
+        max(binds, key=binds.get),
+    )
+
+
+def phase(dispatches: list[Dispatch], compiled: dict, num_tokens: int, depth: int) -> dict[str, list[Cost]]:
+    """The costs of each kernel's dispatches, the longest first."""
+    kernels: dict[str, list[Cost]] = {}
+    for d in dispatches:
+        key = d.shader, tuple(d.constants.items())
+        if key not in compiled:
+            sys.exit(f"{d.shader} {d.constants}: not in the table; run: python -m tools.amd_compile --update")
+        kernels.setdefault(d.shader, []).append(cost(d, compiled[key], num_tokens, depth))
+    return dict(sorted(kernels.items(), key=lambda item: -sum(c.bound for c in item[1])))
+
+
+def tables() -> str:
+    """A summary, then a table for each phase of each model."""
+    mesa, compiled = rows_of_table()
+    summary, parts = [], []
+    for shape in SHAPES:
+        config = make_config(shape)
+        types = {spec.name: tensor_type(spec, MIX, config) for spec in tensor_specs(config)}
+        model = load_recording(shape, types.__getitem__, KV_TYPE, set())
+        for name, program, num_tokens in (
+            (f"prefill of {CHUNK} tokens", model.prefill_program, CHUNK),
+            ("step of decode", model.forward.record_trunk("decode", 1, with_head=True), 1),
+        ):
+            launches, attended = num_launches(program.recorded) * LAUNCH_S, []
+            for depth in DEPTHS:
+                kernels = phase(program.recorded, compiled, num_tokens, depth)
+                total = sum(c.bound for costs in kernels.values() for c in costs)
+                attention_name = next(shader for shader in kernels if re.fullmatch(ATTENTION, shader))
+                attended.append((f"{attention_name} after {depth:,}", kernels.pop(attention_name)))
+                share = sum(c.bound for c in attended[-1][1]) / total
+                rate = num_tokens / (total + launches)
+                summary.append((shape, name, f"{depth:,}", _ms(total), f"{share:.0%}", _ms(launches), f"{rate:,.0f}"))
+            fixed = sum(c.bound for costs in kernels.values() for c in costs)
+            shown = [(kernel, costs) for kernel, costs in kernels.items() if any(c.bound for c in costs)]
+            rows = [_row(kernel, costs, fixed) for kernel, costs in [*shown, *attended]]
+            head = (
+                "kernel",
+                "dispatches",
+                "issue",
+                "LDS",
+                "cache",
+                "memory",
+                "SIMDs filled",
+                "bound",
+                "share",
+                "binds",
+            )
+            rest = ", ".join(sorted(kernel for kernel, costs in kernels.items() if not any(c.bound for c in costs)))
+            parts.append(
+                f"{shape}, {name}, ms; shares of all but attention. Taken as nothing: {rest}.\n\n"
+                + markdown_table(head, rows)
+            )
+    head = ("model", "phase", "after", "kernels ms", "attention", "launches ms", "tokens/s")
+    return f"Compiler: Mesa {mesa}.\n\n" + "\n\n".join([markdown_table(head, summary), *parts]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {DOCUMENT.name}")
+    arguments = parser.parse_args()
+    text = tables()
+    if not arguments.write:
+        return print(text)
+    before, _, rest = DOCUMENT.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    DOCUMENT.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The arithmetic of benchmarks/bound_780m.py, by hand: seconds of single dispatches."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks import bound_780m as bound
+from tools.amd_compile import Dispatch
+from vkprefill.device import Buffer
+
+
+def buffer(*shape: int, kind: str = "activations") -> Buffer:
+    return Buffer("", shape, np.dtype(np.float32), "device", kind, SimpleNamespace(), None)
+
+
+def test_matmul():
+    """512 tokens, 8,192 rows of 1,024 in Q4_K, 144 bytes for 256 weights: 16 x 128 waves on 24 SIMDs, 10 at a time."""
+    constants = {"LOCAL_SIZE": 32, "TM": 32, "TN": 2, "ADD": 0}
+    dispatch = Dispatch("matmul_q4_k", constants, {"rows": 8192, "K": 1024, "N": 8192}, (16, 128, 1), ())
+    found = bound.cost(dispatch, {"wave": 32, "waves": 10, "valu": 0.625}, 512, 0)
+    assert found.issue == pytest.approx(86 * 0.625 * 64 * 1024 / 2.7e9)  # 2,048 waves: 85.3 for each SIMD
+    assert found.filled == pytest.approx(2048 / 24 / 86)
+    weights = 8192 * 1024 * 144 / 256
+    assert found.memory == pytest.approx((weights + 512 * 1024 * 4 + 512 * 8192 * 4) / 90e9)  # x stays in L2
+    assert found.cache == pytest.approx(16 * weights / (12 * 64 * 2.7e9))
+    assert found.bound == found.issue
+    few = bound.cost(dispatch, {"wave": 64, "waves": 10, "valu": 0.625}, 40, 0)  # two tiles of tokens, waves of 64
+    assert few.issue == pytest.approx(2 * 11 * 0.625 * 64 * 1024 / 2.7e9)
+
+
+def test_matmul_reads_activations_again_for_each_round():
+    """x of 8 MiB; 2,048 waves in rounds of 240."""
+    dispatch = Dispatch(
+        "matmul_f32",
+        {"LOCAL_SIZE": 32, "TM": 32, "TN": 2, "ADD": 1},
+        {"rows": 8192, "K": 4096, "N": 8192},
+        (16, 128, 1),
+        (),
+    )
+    found = bound.cost(dispatch, {"wave": 32, "waves": 10, "valu": 0.625}, 512, 0)
+    assert found.memory == pytest.approx((8192 * 4096 * 4 + 9 * 512 * 4096 * 4 + 2 * 512 * 8192 * 4) / 90e9)
+
+
+def test_matvec():
+    """256 rows of 2,048 in Q8_0, 68 bytes for 64 weights: 8 workgroups of 4 waves of 64."""
+    constants = {"ROW_LANES": 32, "SLICES": 8, "TN": 1, "ADD": 0}
+    dispatch = Dispatch("matvec_q8_0", constants, {"rows": 256, "K": 2048}, (8, 1, 1), ())
+    found = bound.cost(dispatch, {"wave": 64, "loops": {"loop": {"valu": 5.0}}}, 1, 0)
+    assert found.issue == pytest.approx(2 * 2 * 5.0 * 256 / 2.7e9)  # 32 waves: two on some SIMDs
+    assert found.memory == pytest.approx(256 * 2048 * 68 / 64 / 90e9)
+    assert found.cache == pytest.approx(256 * 2048 * (68 / 64 + 4) / (12 * 64 * 2.7e9))
+
+
+def test_attention():
+    """4 tokens after 100, two query heads for one KV head of 64, tiles of 4 rows by 64 keys: two waves of two tiles."""
+    constants = {"LOCAL_SIZE": 32, "H": 2, "G": 1, "Dh": 64, "SPLITS": 1, "TQ": 4, "KP": 2, "DV": 1}
+    loops = {"qk": {"valu": 0.7}, "pv": {"valu": 0.8, "lds": 0.05}, "softmax": {"valu": 10.0, "lds": 2.0}}
+    dispatch = Dispatch("attention_f16", constants, {}, (2, 1, 1), ())
+    found = bound.cost(dispatch, {"wave": 32, "waves": 8, "loops": loops}, 4, 100)
+    assert found.issue == pytest.approx(2 * (1.5 * 4 * 2 * 64 + 10.0 * 4 * 2) / 2.7e9)
+    assert found.filled == pytest.approx(2 / 24)
+    assert found.lds == pytest.approx(4 * 32 * (16 * 0.05 * 4 * 2 * 64 + 4 * 2.0 * 4 * 2) / (12 * 128 * 2.7e9))
+    assert found.cache == pytest.approx(4 * 64 * 64 * 2 * 2 / (12 * 64 * 2.7e9))
+    assert found.memory == pytest.approx((2 * 2 * 64 * 104 + 2 * 4 * 4 * 2 * 64) / 90e9)
+
+
+def test_delta_rule():
+    """2 heads of 128 by 128, 4 invocations a row: 32 waves; 10 tokens one after another."""
+    constants = {"LOCAL_SIZE": 32, "LANES": 4, "ROWS": 1, "Hk": 2, "Hv": 2, "Dk": 128, "Dv": 128}
+    dispatch = Dispatch("delta_rule", constants, {}, (16, 2, 1), (buffer(16),) * 5)
+    found = bound.cost(dispatch, {"wave": 32, "loops": {"loop": {"valu": 3.75}}}, 10, 0)
+    assert found.issue == pytest.approx(2 * 3.75 * 32 * 10 / 2.7e9)
+    assert found.cache == pytest.approx(1024 * 10 * 4 * (64 + 2 + 1) / (12 * 64 * 2.7e9))
+    assert found.memory == pytest.approx(2 * 4 * 2 * 128 * 128 / 90e9)
+
+
+def test_other_kernels_move_their_activations():
+    """swiglu reads up, reads and writes gate, of the rows in use; a few rows stay in L2."""
+    dispatch = Dispatch("swiglu", {}, {}, (1, 512, 1), (buffer(16), buffer(512, 4096), buffer(512, 4096)))
+    assert bound.cost(dispatch, {}, 300, 0).memory == pytest.approx(3 * 300 * 4096 * 4 / 90e9, rel=1e-4)
+    assert bound.cost(dispatch, {}, 1, 0).bound == 0.0
+
+
+def test_launches_are_dispatches_that_wait():
+    step, x, up, gate = buffer(16), buffer(512, 64), buffer(512, 64), buffer(512, 64)
+    for b in (step, x, up, gate):
+        b.tensor = object()
+    one = Dispatch("rms_norm", {}, {}, (1, 1, 1), (step, x, buffer(64, kind="weights"), up))
+    other = Dispatch("rms_norm", {}, {}, (1, 1, 1), (step, x, buffer(64, kind="weights"), gate))
+    both = Dispatch("swiglu", {}, {}, (1, 1, 1), (step, up, gate))
+    assert bound.num_launches([one, other, both, one]) == 2
