@@ -16,11 +16,18 @@
 // subgroup arithmetic, which would keep larger workgroups from waves of 32. Keys and values are multiplied as they are loaded: a mere
 // conversion from half precision goes into each multiply-add, of a kind that cannot issue in pairs.
 //
+// KV_SHUFFLE_*: for devices that pay for every lane of a load (see matmul_shuffle.comp). Of the queries and probabilities that all lanes
+// need, each lane loads those of its own rows, and shuffles hand them on. SUBGROUP is the device's subgroup size.
+//
 // Grid: (ceil(T * H / G / TQ), G, SPLITS). Nothing grows with T x S. Source: online softmax, Milakov & Gimelshein 2018 (arXiv 1805.02867);
 // FlashAttention, Dao et al. 2022 (arXiv 2205.14135). Reference: tests/reference/attention.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#if defined(KV_SHUFFLE_F16) || defined(KV_SHUFFLE_F32)
+#define SHUFFLE
+#extension GL_KHR_shader_subgroup_shuffle : require
+#endif
 
 layout(constant_id = 0) const uint LOCAL_SIZE = 64;
 layout(constant_id = 1) const uint H = 8;
@@ -31,6 +38,9 @@ layout(constant_id = 5) const uint SPLITS = 1;
 layout(constant_id = 6) const uint TQ = 8;
 layout(constant_id = 7) const uint KP = 4;  // keys of an invocation in a tile
 layout(constant_id = 8) const uint DV = 1;  // words of 4 values of an invocation: ceil(Dh / 4 / LOCAL_SIZE)
+#ifdef SHUFFLE
+layout(constant_id = 9) const uint SUBGROUP = 8;
+#endif
 layout(local_size_x_id = 0) in;
 
 #include "kv.glsl"
@@ -62,6 +72,15 @@ void main() {
         row_t[r] = (skip + r) / HEADS;
         row_q[r] = (row_t[r] * H + (skip + r) % HEADS) * D4;
     }
+#ifdef SHUFFLE
+    const uint LOADS = (TQ + SUBGROUP - 1u) / SUBGROUP;  // rows of a lane
+    uint own_row[LOADS], own_q[LOADS];
+    [[unroll]] for (uint i = 0; i < LOADS; i++) {
+        own_row[i] = min(i * SUBGROUP + gl_SubgroupInvocationID, TQ - 1u);
+        own_q[i] = ((skip + own_row[i]) / HEADS * H + (skip + own_row[i]) % HEADS) * D4;
+    }
+    vec4 own[LOADS];
+#endif
     const uint keys = cache_len + min(t0 + row_t[TQ - 1u] + 1u, num_tokens);  // rows are in token order: the last sees most
     const uint per_split = (keys + SPLITS * TILE - 1u) / (SPLITS * TILE) * TILE;
     const uint begin = gl_WorkGroupID.z * per_split, end = min(begin + per_split, keys);
@@ -82,8 +101,15 @@ void main() {
         [[dont_unroll]] for (uint d = 0; d < D4; d++) {
             vec4 k[KP];
             [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(k_cache[key[c] + d * PAGE]) * SCALE;
+#ifdef SHUFFLE
+            [[unroll]] for (uint i = 0; i < LOADS; i++) own[i] = q[q0 + d + own_q[i]];
+#endif
             [[unroll]] for (uint r = 0; r < TQ; r++) {
+#ifdef SHUFFLE
+                const vec4 a = subgroupShuffle(own[r / SUBGROUP], r % SUBGROUP);
+#else
                 const vec4 a = q[q0 + d + row_q[r]];
+#endif
                 [[unroll]] for (uint c = 0; c < KP; c++) {
                     float v = s[r * KP + c];
                     v = fma(a.x, k[c].x, v); v = fma(a.y, k[c].y, v); v = fma(a.z, k[c].z, v); v = fma(a.w, k[c].w, v);
@@ -133,8 +159,15 @@ void main() {
                 [[unroll]] for (uint c = 0; c < DV; c++)
                     v[i * DV + c] = kv_unpack(v_cache[value + min(lane + c * LOCAL_SIZE, D4 - 1u)]) * SCALE;
             }
+#ifdef SHUFFLE
+            [[unroll]] for (uint i = 0; i < LOADS; i++) own[i] = probs[(own_row[i] * TILE + j) / 4u];
+#endif
             [[unroll]] for (uint r = 0; r < TQ; r++) {
+#ifdef SHUFFLE
+                const vec4 p = subgroupShuffle(own[r / SUBGROUP], r % SUBGROUP);
+#else
                 const vec4 p = probs[(r * TILE + j) / 4u];
+#endif
                 [[unroll]] for (uint c = 0; c < DV; c++) {
                     vec4 a = acc[r * DV + c];
                     a = fma(vec4(p.x), v[c], a); a = fma(vec4(p.y), v[DV + c], a);

@@ -35,8 +35,7 @@ VARIANTS = {
     "matvec_shuffle": WEIGHTS,
     "embedding": WEIGHTS,
     "kv_store": KV,
-    "attention": KV,
-    "attention_shuffle": KV,
+    "attention": (*KV, "kv_shuffle_f16", "kv_shuffle_f32"),
     "attention_scores": KV,
 }
 

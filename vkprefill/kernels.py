@@ -170,11 +170,11 @@ def attention(
     _want("attention", y=(y.shape[1:], q.shape[1:]))
     head_dim, group = q.shape[1] // heads, heads // kv_heads
     words = head_dim // 4
+    form, shuffle = _shuffle(p)
     most, rows, kp = p.device.profile.attention
-    local, tq = _lanes(words, most), min(rows, p.num_rows * group)
+    local, tq = max(_lanes(words, most), shuffle.get("SUBGROUP", 1)), min(rows, p.num_rows * group)
     kp = min(kp * (rows // tq), PAGE // local)  # fewer rows leave registers for more keys in flight
     splits = split_out.shape[0] if p.num_rows == 1 else 1
-    form, shuffle = _shuffle(p)
     assert PAGE % (local * kp) == 0, "a tile of keys lies within a page"
     # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one
     # layer, so that in prefill a submission must not hold two. The one query of a decode step is little work at any

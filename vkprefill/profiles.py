@@ -50,7 +50,7 @@ _CPU = Profile(
     "cpu",
     matmul=(16, 16, 8),
     matvec=(16, 1, 4),
-    attention=(16, 8, 8),
+    attention=(16, 16, 4),
     attention_splits=1,
     delta_rule=(16, 1, 1),
     delta_chunk=(8, 8, 4),

@@ -1,7 +1,7 @@
 const uint PAGE = 256u;  // slots of a page of the cache
 
 // Four neighbouring cache values, float32 or packed halves.
-#if defined(KV_F16)
+#if defined(KV_F16) || defined(KV_SHUFFLE_F16)
 #define KV_WORD uvec2
 uvec2 kv_pack(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
 vec4 kv_unpack(uvec2 w) { return vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y)); }
