@@ -103,10 +103,12 @@ def matmul(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> C
     waves = tiles * dispatch.workgroups[1] * math.ceil(c["LOCAL_SIZE"] / compiled["wave"])
     rounds = math.ceil(waves / (SIMDS * compiled["waves"]))
     x_bytes, y_bytes = 4 * num_tokens * k, 4 * num_tokens * dispatch.push["rows"] * (1 + c["ADD"])
-    weights = _weight_bytes(dispatch)
+    loop, weights = compiled["loops"]["loop"], _weight_bytes(dispatch)
+    products = c["TM"] * c.get("TN", 1) * k  # multiply-adds of an invocation
     moved = weights + x_bytes * (rounds if x_bytes > L2_BYTES else 1) + y_bytes
     return Cost(
-        **issued(waves, compiled["valu"] * c["TM"] * c.get("TN", 1) * k, compiled["wave"]),
+        **issued(waves, loop["valu"] * products, compiled["wave"]),
+        lds=16 * loop["lds"] * products * c["LOCAL_SIZE"] * tiles * dispatch.workgroups[1] / LDS_BYTES / CLOCK,
         cache=weights * tiles / CACHE_BYTES / CLOCK,
         memory=moved / MEMORY_BYTES,
     )

@@ -9,10 +9,10 @@ the real one. What is compiled is what the product dispatches: the programs of w
 that only takes notes, with the profile for AMD GPUs, for each shape of model, weight format and type of cache, and in
 the environment that Device.open makes. Beside it the other form of the matmul is compiled, and both in waves of 64.
 
-waves: of one SIMD (hardware has 16 at most). RADV counts a wave of 64 twice; here it is counted once. valu, vopd:
-vector instructions and dual-issue pairs among them (a pair counted once) per multiply-add and lane over one pass of
-the matmul's loop along K; 1 / valu is the fraction of the single-issue peak that instruction issue allows. loops: the
-same of other kernels, with instructions that read or write shared memory (lds), buffers (vmem), scalars (smem).
+waves: of one SIMD (hardware has 16 at most). RADV counts a wave of 64 twice; here it is counted once. loops: of the
+loops that matter, vector instructions (valu), dual-issue pairs among them (vopd, a pair counted once) and instructions
+that read or write shared memory (lds), buffers (vmem), scalars (smem), for each multiply-add and lane; 1 / valu is the
+fraction of the single-issue peak that instruction issue allows.
 """
 
 import argparse
@@ -366,7 +366,7 @@ def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[s
     """Instructions by kind for each multiply-add (matvec: weight; delta_rule: element of the state; softmax: score) and
     lane. Empty where the loops are not those of the source.
     """
-    c, kernel = constants, shader.partition("_")[0]
+    c = constants
     parts: dict[str, tuple[int, dict[str, int] | None]] = {}
     if shader in ("attention_f16", "attention_f32"):
         found = Loops(assembly)
@@ -376,7 +376,12 @@ def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[s
         if len(products) == 2 and len(around) == 1:
             qk, pv = map(found.own, products)
             parts = {"qk": (4 * scores, qk), "pv": (16 * sums, pv), "softmax": (scores, found.own(around[0]))}
-    elif kernel == "matvec":
+    elif m := re.fullmatch(r"matmul_(hybrid_)?(\w+)", shader):
+        layout = LAYOUTS[m[2]]
+        # Of the four turns that the hybrid form counts through, a wave computes in one; in the others it jumps.
+        trips = [layout.unit_weights // 32, *([1] if m[1] else []), 4]
+        parts["loop"] = layout.unit_weights * c["TM"] * c.get("TN", 1), count_loop(assembly, trips)
+    elif shader.startswith("matvec_"):
         layout = LAYOUTS[shader.removeprefix("matvec_")]
         parts["loop"] = c["TN"] * layout.unit_weights, count_loop(assembly, [layout.unit_weights // 32, 4])
     elif shader == "delta_rule":
@@ -487,14 +492,7 @@ def _row(case: dict, result: dict) -> dict:
         "code": statistics["Code size"],
         "seconds": result["seconds"],
     }
-    if (m := re.fullmatch(r"matmul_(hybrid_)?(\w+)", case["shader"])) and case["constants"]:
-        layout, c = LAYOUTS[m[2]], case["constants"]
-        # Of the four turns that the hybrid form counts through, a wave computes in one; in the others it jumps.
-        loop = count_loop(result["assembly"], [layout.unit_weights // 32, *([1] if m[1] else []), 4])
-        per_pass = layout.unit_weights * c["TM"] * c.get("TN", 1)
-        if loop and per_pass <= loop["fma"] < per_pass * 1.2:  # otherwise the loops are not those of the source
-            row |= {"valu": round(loop["valu"] / per_pass, 3), "vopd": round(loop["vopd"] / per_pass, 3)}
-    if case["models"] and (loops := inner_loops(case["shader"], case["constants"], assembly)):
+    if case["constants"] and (loops := inner_loops(case["shader"], case["constants"], result["assembly"])):
         row["loops"] = loops
     return row
 
@@ -523,8 +521,7 @@ def show(table: dict) -> None:
         if "error" in p:
             print(f"{p['shader']:20} {constants:42} {p['error']}")
             continue
-        loops = {"": p} if "valu" in p else p.get("loops", {})
-        loop = "  ".join(f"{what} {c['valu']:.3f} {c['vopd']:.3f}".strip() for what, c in loops.items())
+        loop = "  ".join(f"{what} {c['valu']:.3f} {c['vopd']:.3f}" for what, c in p.get("loops", {}).items())
         spills = f"{p['sgpr_spills']}/{p['vgpr_spills']}"
         print(
             f"{p['shader']:20} {constants:42} {p['wave']:4} {p['vgprs']:5} {spills:>6} {p['lds']:5} "

@@ -14,18 +14,22 @@ def buffer(*shape: int, kind: str = "activations") -> Buffer:
     return Buffer("", shape, np.dtype(np.float32), "device", kind, SimpleNamespace(), None)
 
 
+COMPILED = {"wave": 32, "waves": 10, "loops": {"loop": {"valu": 0.625, "lds": 0.02}}}
+
+
 def test_matmul():
     """512 tokens, 8,192 rows of 1,024 in Q4_K, 144 bytes for 256 weights: 16 x 128 waves on 24 SIMDs, 10 at a time."""
     constants = {"LOCAL_SIZE": 32, "TM": 32, "TN": 2, "ADD": 0}
     dispatch = Dispatch("matmul_q4_k", constants, {"rows": 8192, "K": 1024, "N": 8192}, (16, 128, 1), ())
-    found = bound.cost(dispatch, {"wave": 32, "waves": 10, "valu": 0.625}, 512, 0)
+    found = bound.cost(dispatch, COMPILED, 512, 0)
     assert found.issue == pytest.approx(86 * 0.625 * 64 * 1024 / 2.7e9)  # 2,048 waves: 85.3 for each SIMD
     assert found.filled == pytest.approx(2048 / 24 / 86)
     weights = 8192 * 1024 * 144 / 256
     assert found.memory == pytest.approx((weights + 512 * 1024 * 4 + 512 * 8192 * 4) / 90e9)  # x stays in L2
     assert found.cache == pytest.approx(16 * weights / (12 * 64 * 2.7e9))
+    assert found.lds == pytest.approx(16 * 0.02 * 512 * 8192 * 1024 / (12 * 128 * 2.7e9))
     assert found.bound == found.issue
-    few = bound.cost(dispatch, {"wave": 64, "waves": 10, "valu": 0.625}, 40, 0)  # two tiles of tokens, waves of 64
+    few = bound.cost(dispatch, COMPILED | {"wave": 64}, 40, 0)  # two tiles of tokens, waves of 64
     assert few.issue == pytest.approx(2 * 11 * 0.625 * 64 * 1024 / 2.7e9)
 
 
@@ -38,7 +42,7 @@ def test_matmul_reads_activations_again_for_each_round():
         (16, 128, 1),
         (),
     )
-    found = bound.cost(dispatch, {"wave": 32, "waves": 10, "valu": 0.625}, 512, 0)
+    found = bound.cost(dispatch, COMPILED, 512, 0)
     assert found.memory == pytest.approx((8192 * 4096 * 4 + 9 * 512 * 4096 * 4 + 2 * 512 * 8192 * 4) / 90e9)
 
 
