@@ -79,12 +79,13 @@ class _RecordingBuffer(Buffer):
 class _RecordingDevice(Device):
     """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing."""
 
-    def __init__(self, seen: set[Key]) -> None:
+    def __init__(self, seen: set[Key], delta_in_chunks: bool) -> None:
         self.info = DeviceInfo(
             0, "recorder", "integrated", AMD, "", "1.3.0", 16 << 30, 8 << 30, 64, 2**32 - 4, 1024, 65536, ()
         )
-        # Prefill in the chunk form of the delta rule; decode has the other one, with the same constants as prefill.
-        self.profile = replace(profile_for(self.info), delta_in_chunks=True)
+        self.profile = profile_for(self.info)
+        if delta_in_chunks:
+            self.profile = replace(self.profile, delta_in_chunks=True)
         self.lost, self.closed, self.seen = False, False, seen
 
     def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
@@ -133,8 +134,13 @@ class _RecordingProgram(Program):
         pass
 
 
-def load_recording(shape: str, type_of: Callable[[str], TensorType], kv_type: str, seen: set[Key]) -> Model:
-    """A model of this shape on the recording device, its matrices of the types that type_of gives their names."""
+def load_recording(
+    shape: str, type_of: Callable[[str], TensorType], kv_type: str, seen: set[Key], *, delta_in_chunks: bool = False
+) -> Model:
+    """A model of this shape on the recording device, its matrices of the types that type_of gives their names.
+
+    delta_in_chunks: whatever the profile says.
+    """
     file = SimpleNamespace(
         label=shape, path=shape, metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
     )
@@ -144,7 +150,7 @@ def load_recording(shape: str, type_of: Callable[[str], TensorType], kv_type: st
         "check_tensors": lambda file, config: None,
         "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=())),
     }
-    opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen))
+    opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen, delta_in_chunks))
     with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened:
         return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type)
 
@@ -153,7 +159,8 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores."""
     seen: set[Key] = set()
     weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
-    model = load_recording(shape, lambda name: weight_type, kv_type, seen)
+    # Prefill in the chunk form of the delta rule; decode has the other one, with the same constants as prefill.
+    model = load_recording(shape, lambda name: weight_type, kv_type, seen, delta_in_chunks=True)
     cache = model.new_cache()
     model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
     cache.snapshot().free()
