@@ -8,8 +8,8 @@
 //   4  o      [T, Hv, Dv]   f32   out
 //
 // Rows of M never mix. LANES neighbouring invocations share ROWS rows, each holding every LANES-th word of 4 of a row in registers for
-// the whole call, and sum over the row by exchanging partial sums among the LANES: LANES is a power of two and at most the
-// smallest subgroup (4 everywhere), so the exchange never leaves a subgroup.
+// the whole call, and sum over the row by exchanging partial sums among the LANES: LANES is a power of two and at most the device's
+// subgroup size, so the exchange never leaves a subgroup. A row group loads k and q for itself: ROWS share them.
 //
 // Grid: (Dv / (LOCAL_SIZE / LANES * ROWS), Hv, 1), which must divide; Dk a multiple of 4 LANES.
 // Source: Gated Delta Networks, Yang et al. 2024 (arXiv 2412.06464). Reference: tests/reference/delta_rule.py.

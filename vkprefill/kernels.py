@@ -389,7 +389,7 @@ def delta_rule(
         _delta_chunks(p, qkv, gates, state, o, chunks, state_offset, heads)
         return
     local, lanes, rows = p.device.profile.delta_rule
-    lanes = min(lanes, key_dim // 4)
+    lanes = min(lanes, key_dim // 4, p.device.info.subgroup_size)
     while local // lanes * rows > value_dim:
         local, rows = (local, rows // 2) if rows > 1 else (local // 2, rows)
     form, shuffle = _shuffle(p)
