@@ -218,6 +218,15 @@ class Device:
                 f"{buffer.label}: {(offset - buffer.offset) * 4} bytes uploaded to a buffer of {buffer.num_bytes}"
             )
 
+    def clear(self, buffers: Sequence[Buffer]) -> None:
+        """Fill whole buffers with zeros."""
+        program = self.program("clear")
+        for buffer in buffers:
+            program.fill(buffer)
+        program.run()
+        for buffer in buffers:  # each has a pipeline of its own, for once
+            self.forget_algorithms(buffer)
+
     def download(self, buffer: Buffer) -> np.ndarray:
         """A copy of a device buffer's content."""
         words = np.empty(buffer.num_bytes // 4, np.uint32)
