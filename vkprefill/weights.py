@@ -24,7 +24,7 @@ from vkprefill.tensors import TensorSpec, check_finite, read_vector, tensor_spec
 PART_BYTES = 128 << 20  # of a matrix part: the least maxStorageBufferRange that Vulkan guarantees
 POOL_BYTES = 1 << 30  # of a buffer that holds many parts, where the device allows it
 VECTOR_ALIGN = 4  # vectors start at a word of 4 floats
-SLICE_BYTES = 8 << 20  # packed by one thread at a time
+SLICE_BYTES = 1 << 20  # packed by one thread at a time: with what numpy makes on the way, it stays in a core's cache
 
 Progress = Callable[[str, int, int], None]
 """progress(stage, done, total): bytes or tokens of a stage."""
