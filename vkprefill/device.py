@@ -8,6 +8,7 @@ between dispatches (Program). See ARCHITECTURE.md, "From dispatch to barrier".
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 from collections import Counter
@@ -87,18 +88,15 @@ class Buffer:
 
     @property
     def num_bytes(self) -> int:
-        return int(np.prod(self.shape)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def view(self) -> np.ndarray:
         """The memory of a host buffer itself; must not outlive the buffer."""
         self.device.check_open()
         if self.memory != "host":
             raise TypeError(f"{self.label}: device memory is not visible to the CPU")
-        return (
-            self.tensor.data()[self.offset : self.offset + int(np.prod(self.shape))]
-            .view(self.dtype)
-            .reshape(self.shape)
-        )
+        words = self.tensor.data()[self.offset : self.offset + math.prod(self.shape)]
+        return words.view(self.dtype).reshape(self.shape)
 
     def read(self) -> np.ndarray:
         """A copy of the content; device memory comes through a host slice."""
@@ -180,7 +178,7 @@ class Device:
         """Allocate an array; its content is undefined. Raises OutOfMemoryError."""
         self.check_open()
         shape, dtype = tuple(int(n) for n in shape), np.dtype(dtype)
-        num_bytes = int(np.prod(shape)) * dtype.itemsize
+        num_bytes = math.prod(shape) * dtype.itemsize
         if dtype.itemsize != 4 or num_bytes == 0:
             raise TypeError(f"{label}: buffers hold 4-byte items, at least one; got {shape} {dtype}")
         if num_bytes > min(self.info.max_buffer_bytes, 2**32 - 4):

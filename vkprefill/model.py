@@ -96,6 +96,8 @@ class Model:
         template = file.metadata.get("tokenizer.chat_template")
         self.chat_template = None if template is None else ChatTemplate(template, self.tokenizer)
         self.kv_type = kv_type
+        half = self.config.rotary_dim // 2
+        self._frequencies = self.config.rope_theta ** (-np.arange(half) / half)
         self.meter = SpeedMeter()
         report("opening the device", 0, 1)
         self._owns_device = not isinstance(device, Device)
@@ -139,8 +141,8 @@ class Model:
             ).items()
         }
         self._buffers += self.scratch.values()
-        # Products run over whole tiles of rows: what lies past the last token is dropped, but as the denormal numbers of
-        # used memory it would cost a CPU five times the time.
+        # Products run over whole tiles of rows. What lies past the last token is dropped, but the denormal numbers that
+        # used memory is full of would cost a CPU five times the time.
         self.device.clear(list(self.scratch.values()))
         weights = load_weights(file, self.config, self.device, report)
         self._buffers += weights.pools
@@ -409,8 +411,7 @@ class Model:
         s = self.scratch
         s["step"].view()[:2] = len(ids), cache_len
         s["token_ids"].view()[: len(ids)] = ids
-        half = self.config.rotary_dim // 2
-        angles = positions[:, None] * self.config.rope_theta ** (-np.arange(half) / half)
+        angles = positions[:, None] * self._frequencies
         s["rope"].view()[: len(ids)] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
         self._set_sampling(num_candidates, penalty)
 
