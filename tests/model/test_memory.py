@@ -11,6 +11,7 @@ import pytest
 import vkprefill
 from tests.reference.fixtures import FIXTURES, model_path
 from vkprefill.config import ModelConfig
+from vkprefill.device import Device
 from vkprefill.gguf_file import open_gguf
 from vkprefill.memory import delta_chunks_shape, memory_bill
 
@@ -40,6 +41,17 @@ def test_bill_is_what_is_allocated(name, options, prompt):
         model.logits([1])
         extra = bill_of_allocations(model).pop("logits")
         assert model.device.allocated.total() == model.memory.total + extra, "but the rows of logits() do"
+
+
+def test_activations_start_as_zeros():
+    """Also in memory that held something else: denormal numbers in rows past the last token slow products down."""
+    device = Device.open()
+    used = [device.host_array("used", np.ones(16384, np.uint32)) for _ in range(100)]
+    for buffer in used:
+        buffer.free()
+    with vkprefill.load(model_path("tiny-c-q4km"), device, max_context=256) as model:
+        assert not any(buffer.read().any() for buffer in model.scratch.values())
+    device.close()
 
 
 @pytest.mark.parametrize("name", FIXTURES)
