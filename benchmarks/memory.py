@@ -73,9 +73,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def in_new_process(measure: Callable, *arguments: object) -> object:
     with tempfile.TemporaryDirectory(prefix="vkprefill-shaders-") as folder:
-        os.environ.update(dict.fromkeys(CACHE_VARIABLES, folder))
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        variables = dict.fromkeys(CACHE_VARIABLES, folder)
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawn, initializer=_set_environment, initargs=(variables,)) as process:
             return process.submit(measure, *arguments).result()
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.update(variables)
 
 
 def model_memory(path: Path, context: int) -> tuple[int, int, int, list[list[Dispatch]]]:

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import vkprefill
+from benchmarks.memory import driver_memory, in_new_process, model_memory
+from tests.model.conftest import BUILT_IN
 from tests.reference.fixtures import FIXTURES, model_path
 from vkprefill.config import ModelConfig
 from vkprefill.device import Device
 from vkprefill.gguf_file import open_gguf
 from vkprefill.memory import delta_chunks_shape, memory_bill
+from vkprefill.vulkan_probe import choose
 
 
 def bill_of_allocations(model: vkprefill.Model) -> dict[str, int]:
@@ -52,6 +55,15 @@ def test_activations_start_as_zeros():
     with vkprefill.load(model_path("tiny-c-q4km"), device, max_context=256) as model:
         assert not any(buffer.read().any() for buffer in model.scratch.values())
     device.close()
+
+
+def test_process_grows_by_the_bill():
+    """Within 5 %, beside what the driver takes, which the same pipelines over next to no memory show."""
+    if choose(None).type != "cpu":
+        pytest.skip("the device's memory is the process's on CPU devices only")
+    bill, _, grown, programs = in_new_process(model_memory, BUILT_IN, 1 << 18)  # nearly all is KV cache
+    assert bill > 256 << 20, "so that 5 % are more than what the interpreter's memory changes by"
+    assert grown - in_new_process(driver_memory, programs) == pytest.approx(bill, rel=0.05)
 
 
 @pytest.mark.parametrize("name", FIXTURES)
