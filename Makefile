@@ -28,3 +28,8 @@ test-swiftshader: setup
 	@VK_ICD_FILENAMES=$(CURDIR)/build/swiftshader/vk_swiftshader_icd.json \
 	VK_DRIVER_FILES=$(CURDIR)/build/swiftshader/vk_swiftshader_icd.json \
 	.venv/bin/python -m pytest tests/shaders tests/model
+
+# Tests, then benchmarks of record, on a GPU.
+.PHONY: check-gpu
+check-gpu: setup
+	@tools/check_gpu.sh
