@@ -6,12 +6,15 @@
 //   3  state   [..]    f32   in out  at state_offset [3, C]: the last three rows of p before this call, oldest first; then of this call
 //   4  y       [T, C]  f32   out
 //
-// Grid: (ceil(C / LOCAL_SIZE), 1, 1): an invocation takes one channel through all tokens. Reference: tests/reference/conv.py.
+// Grid: (ceil(C / LOCAL_SIZE), ceil(T / TOKENS), 1): an invocation takes one channel through TOKENS tokens. Only the first of a channel
+// touches the state, so that none reads what another writes. Reference: tests/reference/conv.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint LOCAL_SIZE = 64;
-layout(constant_id = 1) const uint C = 6144;
+layout(constant_id = 1) const uint TOKENS = 32;
+layout(constant_id = 2) const uint C = 6144;
 layout(local_size_x_id = 0) in;
 
 layout(binding = 0) readonly buffer Step { uint step_words[]; };
@@ -25,17 +28,23 @@ layout(push_constant) uniform Push { uint weight_offset, state_offset; };  // we
 #include "activations.glsl"
 
 void main() {
-    const uint c = gl_GlobalInvocationID.x, num_tokens = step_words[0];
-    if (c >= C) return;
+    const uint c = gl_GlobalInvocationID.x, first = gl_WorkGroupID.y * TOKENS, num_tokens = step_words[0];
+    if (c >= C || first >= num_tokens) return;
     const vec4 w = weight[weight_offset / 4u + c];
-    const uint s = state_offset + c;
-    vec3 past = vec3(state[s], state[C + s], state[2u * C + s]);
-    for (uint t = 0; t < num_tokens; t++) {
+    const uint s = state_offset + c, at = first * C + c, last = min(first + TOKENS, num_tokens);
+    vec3 past;
+    if (first == 0u) {
+        past = vec3(state[s], state[C + s], state[2u * C + s]);
+        [[unroll]] for (uint i = 0; i < 3u; i++) {
+            const uint row = num_tokens + i;  // of the three in the state and then those of the call
+            state[s + i * C] = row < 3u ? past[min(row, 2u)] : p[(row - 3u) * C + c];
+        }
+    } else {
+        past = vec3(p[at - 3u * C], p[at - 2u * C], p[at - C]);
+    }
+    for (uint t = first; t < last; t++) {
         const float now = p[t * C + c];
         y[t * C + c] = silu(dot(w, vec4(past, now)));
         past = vec3(past.yz, now);
     }
-    state[s] = past.x;
-    state[C + s] = past.y;
-    state[2u * C + s] = past.z;
 }

@@ -96,6 +96,9 @@ class _RecordingDevice(Device):
     def require(self, num_bytes: int, what: str) -> None:
         pass
 
+    def forget_algorithms(self, buffer: Buffer) -> None:
+        pass
+
     def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:
         pass
 

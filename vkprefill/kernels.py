@@ -14,6 +14,7 @@ from vkprefill.weights import Matrix
 
 MAX_LOCAL_SIZE = 64
 DELTA_SHARED_BYTES = 32 << 10
+CONV_TOKENS = 32  # of an invocation: enough that the three before them, read again, do not count
 
 
 def _ceil(a: int, b: int) -> int:
@@ -318,8 +319,8 @@ def causal_conv(p: Program, x: Buffer, weight: Buffer, state: Buffer, y: Buffer,
     p.dispatch(
         "causal_conv",
         [p.step, x, weight, state, y],
-        (_ceil(channels, local), 1, 1),
-        constants={"LOCAL_SIZE": local, "C": channels},
+        (_ceil(channels, local), _ceil(p.num_rows, CONV_TOKENS), 1),
+        constants={"LOCAL_SIZE": local, "TOKENS": CONV_TOKENS, "C": channels},
         push={"weight_offset": weight.offset, "state_offset": state_offset},
     )
 
