@@ -18,10 +18,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.amd_compile import FAMILY, Dispatch, load_recording, load_table
+from tools.amd_compile import FAMILY, Dispatch, load_recording, load_table, weight_layout
 from tools.make_model import make_config, tensor_type
 from vkprefill.benchmark_record import markdown_table
-from vkprefill.quants import LAYOUTS
 from vkprefill.spirv import load_shader
 from vkprefill.tensors import tensor_specs
 
@@ -89,7 +88,7 @@ def _activations(dispatch: Dispatch, num_tokens: int) -> float:
 
 
 def _weight_bytes(dispatch: Dispatch) -> float:
-    layout, push = LAYOUTS[dispatch.shader.split("_", 1)[1].removeprefix("hybrid_")], dispatch.push
+    layout, push = weight_layout(dispatch.shader), dispatch.push
     return push["rows"] * push["K"] / layout.unit_weights * layout.unit_words * 4
 
 

@@ -9,8 +9,9 @@
 //   6  part     [SPLITS, T, H]   vec2 out  SPLITS > 1: (maximum, sum of exponentials) of the split, for attention_merge
 //
 // Query head h reads KV head h / (H / G). The query of token t sees slots 0 .. cache_len + t: positions increase, so the order of the
-// slots is the order of the positions. A workgroup takes TQ rows (a divisor of 32), a row being one (token, head of the group), and all
-// keys of its split in tiles of LOCAL_SIZE * KP, a divisor of the page: first lanes over keys (scores), then lanes over the head's values (weighted sum).
+// slots is the order of the positions. A workgroup takes TQ rows (a divisor of 32, or all there are), a row being one (token, head of the
+// group), and all keys of its split in tiles of LOCAL_SIZE * KP, a divisor of the page: first lanes over keys (scores), then lanes over the
+// head's values (weighted sum).
 //
 // For AMD's compiler: the address of a query depends on nothing but gl_WorkGroupID and loop counters, so that queries are scalars. No
 // subgroup arithmetic, which would keep larger workgroups from waves of 32. Keys and values are multiplied as they are loaded: a mere

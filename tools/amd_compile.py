@@ -44,7 +44,7 @@ from vkprefill.device import Buffer, Device, Program, ask_for_waves_of_32
 from vkprefill.memory import KV_TYPES, MAX_CANDIDATES
 from vkprefill.model import Model
 from vkprefill.profiles import AMD, profile_for
-from vkprefill.quants import LAYOUT_OF, LAYOUTS
+from vkprefill.quants import LAYOUT_OF, LAYOUTS, Layout
 from vkprefill.scorer import Scorer
 from vkprefill.specprefill_config import SpecPrefillConfig
 from vkprefill.spirv import SPIRV, load_shader, manifest, pack_words
@@ -372,6 +372,11 @@ def count_loop(assembly: str, trips: list[int]) -> dict[str, int] | None:
     return total
 
 
+def weight_layout(shader: str) -> Layout:
+    """Of the weights that a matmul or matvec shader reads."""
+    return LAYOUTS[re.fullmatch(r"mat(?:mul|vec)_(?:hybrid_)?(\w+)", shader)[1]]
+
+
 def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[str, float]]:
     """Instructions by kind for each multiply-add (matvec: weight; delta_rule: element of the state; softmax: score) and
     lane. Empty where the loops are not those of the source.
@@ -386,13 +391,13 @@ def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[s
         if len(products) == 2 and len(around) == 1:
             qk, pv = map(found.own, products)
             parts = {"qk": (4 * scores, qk), "pv": (16 * sums, pv), "softmax": (scores, found.own(around[0]))}
-    elif m := re.fullmatch(r"matmul_(hybrid_)?(\w+)", shader):
-        layout = LAYOUTS[m[2]]
+    elif shader.startswith("matmul_"):
+        layout = weight_layout(shader)
         # Of the four turns that the hybrid form counts through, a wave computes in one; in the others it jumps.
-        trips = [layout.unit_weights // 32, *([1] if m[1] else []), 4]
+        trips = [layout.unit_weights // 32, *([1] if "hybrid" in shader else []), 4]
         parts["loop"] = layout.unit_weights * c["TM"] * c.get("TN", 1), count_loop(assembly, trips)
     elif shader.startswith("matvec_"):
-        layout = LAYOUTS[shader.removeprefix("matvec_")]
+        layout = weight_layout(shader)
         parts["loop"] = c["TN"] * layout.unit_weights, count_loop(assembly, [layout.unit_weights // 32, 4])
     elif shader == "delta_rule":
         parts["loop"] = c["ROWS"] * c["Dk"] // c["LANES"], count_loop(assembly, [])

@@ -18,14 +18,19 @@ fi
 name=${1:-$(echo "$device" | tr -cs '[:alnum:]\n' - | sed 's/-*$//')}
 echo "check_gpu: $device, records benchmarks/$name-*.json"
 
-$python -m pytest -q tests/shaders tests/model
+status=0
+$python -m pytest -q tests/shaders tests/model || status=$?
 
 $python -m vkprefill bench -p 512,2048 -n 32 -d 0,512 --start --kernels --json "benchmarks/$name-built-in.json"
 mkdir -p build/models
 for shape in 0.8B 4B; do
     model=build/models/$shape.gguf
-    [ -f "$model" ] || $python -m tools.make_model "$model" --shape $shape --mix q4_k_m --real-vocab
+    if [ ! -f "$model" ]; then
+        $python -m tools.make_model "$model.part" --shape $shape --mix q4_k_m --real-vocab
+        mv "$model.part" "$model"
+    fi
     $python -m vkprefill bench -m "$model" -p 64,512,2048 -n 32 -d 0,4096 --start --kernels \
         --json "benchmarks/$name-$shape.json"
 done
 $python -m benchmarks.delta_rule --json "benchmarks/$name-delta-rule.json"
+exit $status  # of the tests

@@ -217,12 +217,12 @@ class Device:
             )
 
     def clear(self, buffers: Sequence[Buffer]) -> None:
-        """Fill whole buffers with zeros."""
+        """Fill whole buffers, no parts, with zeros."""
         program = self.program("clear")
         for buffer in buffers:
             program.fill(buffer)
         program.run()
-        for buffer in buffers:  # each has a pipeline of its own, for once
+        for buffer in buffers:  # pipelines that nobody needs again
             self.forget_algorithms(buffer)
 
     def download(self, buffer: Buffer) -> np.ndarray:

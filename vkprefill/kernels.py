@@ -10,6 +10,7 @@ from vkprefill.cache import KVLayer
 from vkprefill.device import Buffer, Program
 from vkprefill.errors import ShapeError
 from vkprefill.memory import DELTA_CHUNK, PAGE, delta_chunks_shape
+from vkprefill.profiles import SHUFFLE_SUBGROUPS
 from vkprefill.weights import Matrix
 
 MAX_LOCAL_SIZE = 64
@@ -21,8 +22,8 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _lanes(words: int, most: int = MAX_LOCAL_SIZE) -> int:
-    """Invocations for `words` pieces of work: a power of two, so that subgroups are full, from 8 on."""
+def _lanes(words: int, most: int) -> int:
+    """Invocations for `words` pieces of work: a power of two from 8 on."""
     lanes = 8
     while lanes < min(words, most):
         lanes *= 2
@@ -31,6 +32,7 @@ def _lanes(words: int, most: int = MAX_LOCAL_SIZE) -> int:
 
 def _shuffle(p: Program) -> tuple[str, dict[str, int]]:
     """Suffix and further constants of the shaders that have a form with shuffles, where the profile wants it."""
+    assert not p.device.profile.shuffle or p.device.info.subgroup_size in SHUFFLE_SUBGROUPS
     return ("_shuffle", {"SUBGROUP": p.device.info.subgroup_size}) if p.device.profile.shuffle else ("", {})
 
 
@@ -174,7 +176,8 @@ def attention(
     form, shuffle = _shuffle(p)
     most, rows, kp = p.device.profile.attention
     local, tq = max(_lanes(words, most), shuffle.get("SUBGROUP", 1)), min(rows, p.num_rows * group)
-    kp = min(kp * (rows // tq), PAGE // local)  # fewer rows leave registers for more keys in flight
+    more = 1 << ((rows // tq).bit_length() - 1)  # fewer rows leave registers for more keys in flight
+    kp = min(kp * more, PAGE // local)
     splits = split_out.shape[0] if p.num_rows == 1 else 1
     assert PAGE % (local * kp) == 0, "a tile of keys lies within a page"
     # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one
@@ -394,7 +397,7 @@ def delta_rule(
     while local // lanes * rows > value_dim:
         local, rows = (local, rows // 2) if rows > 1 else (local // 2, rows)
     form, shuffle = _shuffle(p)
-    if key_dim % (4 * lanes) or value_dim % (local // lanes * rows) or local % shuffle.get("SUBGROUP", 1):
+    if key_dim % (4 * lanes) or value_dim % (local // lanes * rows):
         raise ShapeError(f"delta_rule: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
     p.dispatch(
         f"delta_rule{form}",

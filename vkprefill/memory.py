@@ -22,7 +22,7 @@ MAX_CANDIDATES = 64  # that the device can deliver for sampling
 MAX_CONTEXT, MAX_CHUNK = 1 << 30, 4096
 STEP_WORDS = 16
 DELTA_CHUNK = 64  # tokens that the delta rule's chunk form takes together
-ROW_TILE = 32  # activations are padded to whole tiles of rows: a multiple of the rows any matmul reads together
+ROW_TILE = 32  # activations are padded to whole tiles: a multiple of the rows that matmul and attention read together
 
 
 @dataclass(frozen=True)

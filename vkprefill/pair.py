@@ -10,6 +10,7 @@ from vkprefill.config import ModelConfig
 from vkprefill.gguf_file import open_gguf
 from vkprefill.memory import memory_bill
 from vkprefill.model import Model
+from vkprefill.profiles import MAX_ATTENTION_SPLITS, MAX_PREFILL_CHUNK
 from vkprefill.specprefill import check_pair
 from vkprefill.specprefill_config import SpecPrefillConfig
 
@@ -25,7 +26,12 @@ def draft_room(
     config = ModelConfig.from_gguf(file)
     context = spec.draft_context or min(config.max_position_embeddings, (wanted or DRAFT_CONTEXT) + spec.lookahead)
     bill = memory_bill(
-        file, config, max_context=context, kv_type=kv_type, prefill_chunk=prefill_chunk or 512, attention_splits=32
+        file,
+        config,
+        max_context=context,
+        kv_type=kv_type,
+        prefill_chunk=prefill_chunk or MAX_PREFILL_CHUNK,
+        attention_splits=MAX_ATTENTION_SPLITS,
     )
     return context, bill.total
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from vkprefill.vulkan_probe import DeviceInfo
 
 AMD, NVIDIA, INTEL = 0x1002, 0x10DE, 0x8086
+SHUFFLE_SUBGROUPS = (4, 8, 16)  # sizes that the tiles of the kernels with shuffles divide into
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class Profile:
     parts the keys are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); delta_chunk: (LOCAL_SIZE, TT, TN) of
     its chunk form; local_size: invocations of the small kernels; prefill_chunk: tokens that go through all layers
     together; submission_flop: work after which a submission ends; delta_in_chunks: prefill takes that chunk form.
-    shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp).
-    hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp, where TN is 1).
+    shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp;
+    SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp, where TN is 1).
     """
 
     name: str
@@ -41,7 +42,7 @@ class Profile:
 
 
 # No profile takes the delta rule in chunks: that saves loads, but no multiply-adds, and fewer rows of the state are in
-# work at a time (benchmarks/NOTES.md).
+# work at a time (benchmarks/NOTES.md). `python -m benchmarks.delta_rule` on a GPU would show it if one should.
 
 # A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A
 # load costs as much for each lane, also where all read the same word: hence the shuffles.
@@ -121,8 +122,14 @@ _UNKNOWN = Profile(
 )
 
 
+PROFILES = (_CPU, _AMD, _NVIDIA, _INTEL, _UNKNOWN)
+# For a bill that is made before a device is open.
+MAX_PREFILL_CHUNK = max(profile.prefill_chunk for profile in PROFILES)
+MAX_ATTENTION_SPLITS = max(profile.attention_splits for profile in PROFILES)
+
+
 def profile_for(info: DeviceInfo) -> Profile:
     """The profile of a device's class."""
-    if info.type == "cpu" and info.subgroup_size in (4, 8, 16):  # what the tiles of the shuffling kernels divide into
+    if info.type == "cpu" and info.subgroup_size in SHUFFLE_SUBGROUPS:
         return _CPU
     return {AMD: _AMD, NVIDIA: _NVIDIA, INTEL: _INTEL}.get(info.vendor_id, _UNKNOWN)

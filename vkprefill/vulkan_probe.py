@@ -25,6 +25,7 @@ _STRUCTURE_TYPE = {
 _LIMITS_OFFSET = 296  # of VkPhysicalDeviceLimits in VkPhysicalDeviceProperties
 _PROPERTIES_BYTES = 824
 _HEAP_DEVICE_LOCAL = 1
+MIN_INVOCATIONS, MIN_SHARED_BYTES = 256, 32 << 10  # of a workgroup: what the largest kernels take
 _SUBGROUP_NEEDS = {"basic": 0x1, "arithmetic": 0x4, "shuffle": 0x10}
 _STAGE_COMPUTE = 0x20
 
@@ -142,6 +143,11 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
     missing = [f"subgroup {name}" for name, bit in _SUBGROUP_NEEDS.items() if not operations & bit]
     if not stages & _STAGE_COMPUTE:
         missing.append("subgroup operations in compute shaders")
+    invocations, shared_bytes = (properties.unpack("I", _LIMITS_OFFSET + at)[0] for at in (232, 216))
+    if invocations < MIN_INVOCATIONS:
+        missing.append(f"workgroups of {MIN_INVOCATIONS} invocations (it has {invocations})")
+    if shared_bytes < MIN_SHARED_BYTES:
+        missing.append(f"{MIN_SHARED_BYTES} bytes of shared memory (it has {shared_bytes})")
     if api < _API_1_1:
         missing.append("Vulkan 1.1")
     return DeviceInfo(
@@ -155,8 +161,8 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
         host_memory_bytes=sum(size for size, _ in sizes) - local,
         subgroup_size=subgroup_size,
         max_buffer_bytes=properties.unpack("I", _LIMITS_OFFSET + 28)[0],
-        max_workgroup_invocations=properties.unpack("I", _LIMITS_OFFSET + 232)[0],
-        max_shared_bytes=properties.unpack("I", _LIMITS_OFFSET + 216)[0],
+        max_workgroup_invocations=invocations,
+        max_shared_bytes=shared_bytes,
         missing=tuple(missing),
     )
 

@@ -35,9 +35,9 @@ def test_chunk_size_does_not_matter(tiny, prompt, chunk, count):
 
 
 @pytest.mark.parametrize("name", ["tiny-c-q4km", "tiny-d-mixed"])
-@pytest.mark.parametrize("profile", ["amd", "unknown"])
+@pytest.mark.parametrize("profile", ["amd", "nvidia", "intel", "unknown"])
 def test_profile_does_not_matter(load_model, prompt, monkeypatch, profile, name):
-    """The kernels and tiles that other devices use: every form of the matmul."""
+    """The kernels and tiles that other devices use: all forms of the matmul."""
     want = load_model(name, kv_type="f32").logits(prompt[:201])
     monkeypatch.setattr("vkprefill.device.profile_for", lambda info: PROFILES[profile])
     with vkprefill.load(model_path(name), max_context=512, kv_type="f32", prefill_chunk=135) as other:

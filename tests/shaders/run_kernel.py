@@ -15,7 +15,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from vkprefill.device import Buffer, Device
 from vkprefill.memory import ROW_TILE, STEP_WORDS
-from vkprefill.profiles import AMD, INTEL, NVIDIA, Profile, profile_for
+from vkprefill.profiles import AMD, INTEL, NVIDIA, SHUFFLE_SUBGROUPS, Profile, profile_for
 from vkprefill.quants import ROW_GROUP, layout_of, pack_rows
 from vkprefill.vulkan_probe import DeviceInfo
 from vkprefill.weights import Matrix, MatrixPart
@@ -42,9 +42,13 @@ PROFILES = _profiles()
 
 @contextlib.contextmanager
 def using_profile(device: Device, profile: str | Profile) -> Iterator[Profile]:
-    """The device with the tile sizes of another class of device, by name or given."""
+    """The device with the tile sizes of another class of device, by name or given; without the shuffles where its
+    subgroups are not what they are written for.
+    """
     own = device.profile
-    device.profile = PROFILES[profile] if isinstance(profile, str) else profile
+    chosen = PROFILES[profile] if isinstance(profile, str) else profile
+    shuffle = chosen.shuffle and device.info.subgroup_size in SHUFFLE_SUBGROUPS
+    device.profile = dataclasses.replace(chosen, shuffle=shuffle)
     try:
         yield device.profile
     finally:

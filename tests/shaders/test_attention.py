@@ -112,6 +112,15 @@ def test_one_token_in_splits(device, cache_len, kv_type):
         )
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(5, 1, 64), (3, 1, 32), (14, 2, 32)])
+def test_one_token_of_odd_groups(device, profile, heads, kv_heads, dim):
+    """Fewer rows than a tile has take more keys at a time, which must still divide a page."""
+    with using_profile(device, profile):
+        y, expected = attend(device, 1, 600, heads, kv_heads, dim, "f16")
+    check(f"attention of one token, H {heads}, G {kv_heads}, Dh {dim}, {profile}", y, expected, REDUCTION)
+
+
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 2, 32), (2, 2, 36), (4, 1, 256), (1, 1, 80)])
 def test_splits_of_other_heads(device, heads, kv_heads, dim):
     with using_profile(device, "intel"):

@@ -33,13 +33,13 @@ from vkprefill.cli.common import (
 )
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.errors import RequestError
+from vkprefill.profiles import MAX_PREFILL_CHUNK
 from vkprefill.specprefill import SpecPrefill
 from vkprefill.specprefill_config import SpecPrefillConfig
 from vkprefill.vulkan_probe import choose
 
 PROMPTS, NUM_DECODE, DEPTHS, REPETITIONS = (512,), 32, (0,), 3
 MIN_CONTEXT = 256
-LONGEST_CHUNK = 512  # of prefill, of all profiles
 FIRST_PROMPT = 64  # of --start with -p 0
 DEFAULTS = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.2, break_even=False, tool_guard=False)
 
@@ -101,7 +101,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     check(args)
     prompts = [n for n in args.n_prompt if n]
-    step = (args.batch_size or LONGEST_CHUNK) + 1 if args.kernels else 0
+    step = (args.batch_size or MAX_PREFILL_CHUNK) + 1 if args.kernels else 0
     args.ctx_size = args.ctx_size or max(
         MIN_CONTEXT, max(prompts, default=FIRST_PROMPT) + START_DECODES, max(args.n_depth) + max(args.n_gen, step)
     )

@@ -11,11 +11,8 @@ from vkprefill.cli.common import add_model_options, kv_type, model_path
 from vkprefill.config import ModelConfig
 from vkprefill.gguf_file import open_gguf
 from vkprefill.memory import memory_bill
+from vkprefill.profiles import MAX_ATTENTION_SPLITS, MAX_PREFILL_CHUNK
 from vkprefill.tensors import check_tensors, tensor_specs
-
-# What a GPU profile uses; a CPU device takes less.
-PREFILL_CHUNK = 512
-ATTENTION_SPLITS = 16
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
@@ -34,9 +31,14 @@ def run(args: argparse.Namespace) -> int:
     config = ModelConfig.from_gguf(file)
     check_tensors(file, config)
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
-    chunk = PREFILL_CHUNK if args.batch_size is None else args.batch_size
+    chunk = MAX_PREFILL_CHUNK if args.batch_size is None else args.batch_size
     bill = memory_bill(
-        file, config, max_context=context, kv_type=kv_type(args), prefill_chunk=chunk, attention_splits=ATTENTION_SPLITS
+        file,
+        config,
+        max_context=context,
+        kv_type=kv_type(args),
+        prefill_chunk=chunk,
+        attention_splits=MAX_ATTENTION_SPLITS,
     )
     types = Counter(file.info(spec.name).type.name for spec in tensor_specs(config))
     parameters = sum(info_size(file.info(spec.name).shape) for spec in tensor_specs(config))
