@@ -23,7 +23,7 @@ class Profile:
     its chunk form; local_size: invocations of the small kernels; prefill_chunk: tokens that go through all layers
     together; submission_flop: work after which a submission ends; delta_in_chunks: prefill takes that chunk form.
     shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp;
-    SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp, where TN is 1).
+    SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp; TN is 1).
     """
 
     name: str
