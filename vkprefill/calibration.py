@@ -1,6 +1,6 @@
 """How fast a model runs on a device: measured on this process's prefills, else stored, else measured shortly.
 
-Stored as JSON in the user's cache folder, keyed by device, driver, model file and KV type. A file that cannot be read
+Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file and KV type. A file that cannot be read
 or written only costs the short measurement again.
 """
 
@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from vkprefill.model import Model
+from vkprefill.spirv import fingerprint
 
 log = logging.getLogger("vkprefill")
 
@@ -57,9 +58,9 @@ def has_speed(model: Model) -> bool:
 
 
 def _key(model: Model) -> str:
-    stat = model.path.stat()
-    info = model.device.info
-    return "|".join([info.name, info.driver, model.path.name, str(stat.st_size), str(stat.st_mtime_ns), model.kv_type])
+    stat, info = model.path.stat(), model.device.info
+    parts = info.name, info.driver, fingerprint(), model.path.name, stat.st_size, stat.st_mtime_ns, model.kv_type
+    return "|".join(map(str, parts))
 
 
 def _measure(model: Model) -> Speed:

@@ -63,6 +63,12 @@ def manifest() -> dict[str, dict]:
 
 
 @cache
+def fingerprint() -> str:
+    """Of the compiled shaders: another one, another speed."""
+    return hashlib.sha256((SPIRV / "manifest.json").read_bytes()).hexdigest()[:12]
+
+
+@cache
 def load_shader(name: str) -> Shader:
     """The shader `name`. Raises DeviceError when it is missing."""
     entry = manifest().get(name)
