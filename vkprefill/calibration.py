@@ -1,7 +1,7 @@
 """How fast a model runs on a device: measured on this process's prefills, else stored, else measured shortly.
 
-Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file and KV type. A file that cannot be read
-or written only costs the short measurement again.
+Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file and KV type. A file that cannot
+be read or written only costs the short measurement again.
 """
 
 from __future__ import annotations
