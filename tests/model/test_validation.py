@@ -61,6 +61,12 @@ def test_clean_with_the_delta_rule_in_chunks(barrier, tmp_path):
     assert messages(run(tmp_path, "--chunks")) == []
 
 
+@pytest.mark.parametrize("profile", ["amd", "unknown"])
+def test_clean_with_the_kernels_of_gpus(barrier, tmp_path, profile):
+    """Both forms of the matmul for GPUs, and the other kernels without shuffles."""
+    assert messages(run(tmp_path, "--profile", profile, "--splits", "4")) == []
+
+
 def test_clean_with_a_submission_for_each_level(tmp_path):
     output = run(tmp_path, VKPREFILL_BARRIER="0")
     assert messages(output) == []

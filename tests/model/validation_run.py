@@ -1,9 +1,9 @@
 """A model through everything that dispatches: prefill in two calls, decode, captures, scores, all logits.
 
-    python tests/model/validation_run.py MODEL [--splits N] [--chunks] [--no-barrier]
+    python tests/model/validation_run.py MODEL [--profile NAME] [--splits N] [--chunks] [--no-barrier]
 
---splits: parts that decode cuts the keys into; --chunks: prefill takes the delta rule in chunks; --no-barrier: an
-operation that records nothing in the barrier's place.
+--profile: of another class of device; --splits: parts that decode cuts the keys into; --chunks: prefill takes the delta
+rule in chunks; --no-barrier: an operation that records nothing in the barrier's place.
 Meant for test_validation.py, which runs it under the validation layer.
 """
 
@@ -15,15 +15,17 @@ import numpy as np
 import vkprefill
 from vkprefill.capture import AttentionCapture
 from vkprefill.device import Device
+from vkprefill.profiles import PROFILES
 from vkprefill.scorer import Scorer
 from vkprefill.specprefill_config import SpecPrefillConfig
 
 CANDIDATES = 8
 
 
-def open_device(splits: int, chunks: bool, no_barrier: bool) -> Device:
+def open_device(profile: str | None, splits: int, chunks: bool, no_barrier: bool) -> Device:
     device = Device.open(None)
-    device.profile = dataclasses.replace(device.profile, attention_splits=splits, delta_in_chunks=chunks)
+    tiles = next((p for p in PROFILES if p.name == profile), device.profile)
+    device.profile = dataclasses.replace(tiles, attention_splits=splits, delta_in_chunks=chunks)
     if no_barrier:
         tensor = device._manager.tensor_t(np.zeros(4, np.float32), device._kp.TensorTypes.host)
         device._barrier = lambda: device._kp.OpTensorSyncLocal([tensor])  # of a host tensor: nothing to do
@@ -33,11 +35,12 @@ def open_device(splits: int, chunks: bool, no_barrier: bool) -> Device:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
+    parser.add_argument("--profile", choices=[p.name for p in PROFILES])
     parser.add_argument("--splits", type=int, default=1)
     parser.add_argument("--chunks", action="store_true")
     parser.add_argument("--no-barrier", action="store_true")
     arguments = parser.parse_args()
-    device = open_device(arguments.splits, arguments.chunks, arguments.no_barrier)
+    device = open_device(arguments.profile, arguments.splits, arguments.chunks, arguments.no_barrier)
     vkprefill.model.Device.open = lambda wanted: device
 
     with vkprefill.load(arguments.model, max_context=768, kv_type="f16") as model:
