@@ -81,7 +81,7 @@ class _RecordingDevice(Device):
 
     def __init__(self, seen: set[Key], delta_in_chunks: bool) -> None:
         self.info = DeviceInfo(
-            0, "recorder", "integrated", AMD, "", "1.3.0", 16 << 30, 8 << 30, 64, 2**32 - 4, 1024, 65536, ()
+            0, "recorder", "integrated", AMD, "", "1.3.0", 16 << 30, 8 << 30, 64, 32, 2**32 - 4, 1024, 65536, ()
         )
         self.profile = profile_for(self.info)
         if delta_in_chunks:

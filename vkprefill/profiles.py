@@ -6,7 +6,7 @@ compiler for RDNA3 and from the limits of the Vulkan specification.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vkprefill.vulkan_probe import DeviceInfo
 
@@ -70,7 +70,6 @@ _CPU = Profile(
 # KiB of a workgroup processor, 8 waves on each of its 4 SIMDs (matmul: 8 to 12). Both forms make equally many waves
 # of equal work; the 6 processors are busy for 67, 89, 89, 97 % of the time with 64, 128, 256, 512 tokens and 1,024
 # rows, 83, 95, 95, 99 % with 2,560, 100 % with 9,216. Hence matmul_hybrid for every layout.
-# The tile suits waves of 32. In waves of 64 (gfx9, other drivers) half the lanes wait, as in any workgroup of 32.
 _AMD = Profile(
     "amd",
     matmul=(128, 64, 1),
@@ -83,6 +82,11 @@ _AMD = Profile(
     prefill_chunk=512,
     submission_flop=1e11,
     hybrid=True,
+)
+# GPUs before RDNA have waves of 64 only, and issue one instruction at a time. matmul_hybrid with a wave for each
+# quarter of the tokens: 1.05 instructions for each multiply-add.
+_AMD_GCN = replace(
+    _AMD, name="amd-gcn", matmul=(256, 64, 1), attention=(64, 8, 2), attention_splits=16, delta_rule=(64, 8, 2)
 )
 _NVIDIA = Profile(
     "nvidia",
@@ -122,7 +126,7 @@ _UNKNOWN = Profile(
 )
 
 
-PROFILES = (_CPU, _AMD, _NVIDIA, _INTEL, _UNKNOWN)
+PROFILES = (_CPU, _AMD, _AMD_GCN, _NVIDIA, _INTEL, _UNKNOWN)
 # For a bill that is made before a device is open.
 MAX_PREFILL_CHUNK = max(profile.prefill_chunk for profile in PROFILES)
 MAX_ATTENTION_SPLITS = max(profile.attention_splits for profile in PROFILES)
@@ -132,4 +136,6 @@ def profile_for(info: DeviceInfo) -> Profile:
     """The profile of a device's class."""
     if info.type == "cpu" and info.subgroup_size in SHUFFLE_SUBGROUPS:
         return _CPU
+    if info.vendor_id == AMD and info.min_subgroup_size == 64:
+        return _AMD_GCN
     return {AMD: _AMD, NVIDIA: _NVIDIA, INTEL: _INTEL}.get(info.vendor_id, _UNKNOWN)

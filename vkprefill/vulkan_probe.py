@@ -21,6 +21,7 @@ _STRUCTURE_TYPE = {
     "properties2": 1000059001,
     "subgroup": 1000094000,
     "driver": 1000196000,
+    "subgroup sizes": 1000225000,
 }
 _LIMITS_OFFSET = 296  # of VkPhysicalDeviceLimits in VkPhysicalDeviceProperties
 _PROPERTIES_BYTES = 824
@@ -36,6 +37,7 @@ class DeviceInfo:
 
     index: its number for kp; type: integrated, discrete, virtual, cpu or other; vendor_id: PCI number; memory_bytes:
     sum of its device-local heaps, host_memory_bytes: of the others (0 when all memory is device-local);
+    subgroup_size: of a shader that asks for none, min_subgroup_size: the least that the device can do;
     max_buffer_bytes: longest storage buffer binding; missing: what this engine needs and the device lacks.
     """
 
@@ -48,6 +50,7 @@ class DeviceInfo:
     memory_bytes: int
     host_memory_bytes: int
     subgroup_size: int
+    min_subgroup_size: int
     max_buffer_bytes: int
     max_workgroup_invocations: int
     max_shared_bytes: int
@@ -127,7 +130,10 @@ def probe() -> list[DeviceInfo]:
 
 def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> DeviceInfo:
     driver = _Chained(_STRUCTURE_TYPE["driver"], 4 + 256 + 256 + 4)
-    subgroup = _Chained(_STRUCTURE_TYPE["subgroup"], 16, driver)
+    subgroup_sizes = _Chained(
+        _STRUCTURE_TYPE["subgroup sizes"], 16, driver
+    )  # stays zero where the driver does not know it
+    subgroup = _Chained(_STRUCTURE_TYPE["subgroup"], 16, subgroup_sizes)
     properties = _Chained(_STRUCTURE_TYPE["properties2"], _PROPERTIES_BYTES, subgroup)
     vulkan.vkGetPhysicalDeviceProperties2(handle, properties.buffer)
     api, _, vendor, _, kind = properties.unpack("5I")
@@ -160,6 +166,7 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
         memory_bytes=local,
         host_memory_bytes=sum(size for size, _ in sizes) - local,
         subgroup_size=subgroup_size,
+        min_subgroup_size=subgroup_sizes.unpack("I")[0] or subgroup_size,
         max_buffer_bytes=properties.unpack("I", _LIMITS_OFFSET + 28)[0],
         max_workgroup_invocations=invocations,
         max_shared_bytes=shared_bytes,

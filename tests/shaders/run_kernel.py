@@ -31,8 +31,9 @@ FILL = {"output": UNTOUCHED, "input": FOREIGN, "scratch": FOREIGN, "in_out": int
 
 
 def _profiles() -> dict[str, Profile]:
-    some = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 0, 0, 0, ())
+    some = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 32, 0, 0, 0, ())
     made = [profile_for(dataclasses.replace(some, vendor_id=vendor)) for vendor in (AMD, NVIDIA, INTEL, 0)]
+    made.append(profile_for(dataclasses.replace(some, vendor_id=AMD, min_subgroup_size=64)))
     made.append(profile_for(dataclasses.replace(some, type="cpu", subgroup_size=8)))
     return {profile.name: profile for profile in made}
 

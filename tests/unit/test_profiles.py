@@ -6,7 +6,7 @@ from vkprefill.memory import PAGE, ROW_TILE
 from vkprefill.profiles import AMD, INTEL, NVIDIA, PROFILES, SHUFFLE_SUBGROUPS, profile_for
 from vkprefill.vulkan_probe import MIN_INVOCATIONS, MIN_SHARED_BYTES, DeviceInfo
 
-DEVICE = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 0, 0, 0, ())
+DEVICE = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 32, 0, 0, 0, ())
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
@@ -34,5 +34,6 @@ def test_classes_of_devices():
         return profile_for(dataclasses.replace(DEVICE, **changes)).name
 
     assert [name(vendor_id=vendor) for vendor in (AMD, NVIDIA, INTEL, 0x13B5)] == ["amd", "nvidia", "intel", "unknown"]
+    assert name(vendor_id=AMD, subgroup_size=64) == "amd" and name(vendor_id=AMD, min_subgroup_size=64) == "amd-gcn"
     assert [name(type="cpu", subgroup_size=size) for size in (4, 8, 16)] == ["cpu"] * 3
     assert name(type="cpu", subgroup_size=32) == "unknown", "no tile of the kernels with shuffles fits"
