@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 
-from vkprefill.benchmark_record import FASTER, SLOWER, Record, changes_table, compare
+from vkprefill.benchmark_record import ADDED, FASTER, REMOVED, SAME, SLOWER, Record, changes_table, compare
 from vkprefill.errors import VkPrefillError
 
 SAME_WANTED = ("device", "driver", "models")
@@ -31,8 +32,10 @@ def main(argv: list[str] | None = None) -> int:
             print(f"note: {name} differs: {old.about.get(name)} and {new.about.get(name)}", file=sys.stderr)
     changes = compare(old.figures, new.figures)
     print(changes_table(changes))
-    faster, slower = (sum(c.verdict == verdict for c in changes) for verdict in (FASTER, SLOWER))
-    print(f"\n{faster} better, {slower} worse, {len(changes) - faster - slower} within the spread or not in both")
+    count = Counter(change.verdict for change in changes)
+    alone = count[ADDED] + count[REMOVED]
+    same = f"{count[SAME]} within the spread, {alone} in one of the two only"
+    print(f"\n{count[FASTER]} better, {count[SLOWER]} worse, {same}")
     return 0
 
 

@@ -12,7 +12,7 @@ from vkprefill.vulkan_probe import choose
 device = choose(None)
 print("" if device.type == "cpu" else device.name)')
 if [ -z "$device" ]; then
-    echo "check_gpu: no Vulkan device here but the CPU" >&2
+    echo "check_gpu: no Vulkan device here but the CPU, for which there are make test and vkprefill bench" >&2
     exit 1
 fi
 name=${1:-$(echo "$device" | tr -cs '[:alnum:]\n' - | sed 's/-*$//')}

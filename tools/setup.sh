@@ -44,7 +44,8 @@ find_python() {
     local python
     for python in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
         if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-            "$python" -c 'import sys; print(sys.executable)'
+            # Of an activated virtual environment (.venv itself, for one) the Python that it was made with.
+            "$python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
             return
         fi
     done

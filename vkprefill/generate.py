@@ -31,7 +31,8 @@ class Timings:
     """Token counts and milliseconds of one generation; `as_dict` has llama-server's names.
 
     cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the target ran; specprefill: the status;
-    predicted_n: tokens sampled, the end-of-generation token included.
+    predicted_n: tokens sampled, the end-of-generation token included; predicted_ms: from the first to the last of them,
+    so that rates count one less (None for a single token).
     """
 
     cache_n: int = 0
@@ -50,14 +51,14 @@ class Timings:
             "prompt_per_second": _ratio(self.prompt_n * 1e3, self.prompt_ms),
             "predicted_n": self.predicted_n,
             "predicted_ms": self.predicted_ms,
-            "predicted_per_token_ms": _ratio(self.predicted_ms, self.predicted_n),
-            "predicted_per_second": _ratio(self.predicted_n * 1e3, self.predicted_ms),
+            "predicted_per_token_ms": _ratio(self.predicted_ms, self.predicted_n - 1),
+            "predicted_per_second": _ratio((self.predicted_n - 1) * 1e3, self.predicted_ms) or None,
             "specprefill": self.specprefill,
         }
 
 
 def _ratio(a: float, b: float) -> float | None:
-    return a / b if b else None
+    return a / b if b > 0 else None
 
 
 @dataclass
@@ -270,7 +271,7 @@ def check_max_tokens(max_tokens: int | None) -> None:
 def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
     """All new tokens, without a draft."""
     kept = np.arange(cached_n, num_tokens)
-    plan = Plan(kept, SpecPrefillReport(guards.DISABLED, "no draft model", num_tokens, cached_n))
+    plan = Plan(kept, SpecPrefillReport(guards.DISABLED, "no draft model in use", num_tokens, cached_n))
     return finish_plan(plan, kept, None)
 
 

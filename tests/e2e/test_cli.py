@@ -1,5 +1,6 @@
 """vkprefill's subcommands: what goes to stdout and stderr, exit codes, and what wrong input and interrupts give."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -38,6 +39,21 @@ GREEDY = ("--temp", "0")
 ENDLESS = ("generate", "-m", str(model_path("tiny-b-f32")), "--raw", *GREEDY)
 
 
+def on_terminal(*args: object, stdout: bool) -> Outcome:
+    """A run whose stderr is a terminal, and stdout too if asked for: then both are in `err`."""
+    ours, terminal = os.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, args)], stdout=terminal if stdout else subprocess.PIPE, stderr=terminal, cwd=ROOT
+    )
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # what reading gives when the other side is closed
+        while piece := os.read(ours, 65536):
+            shown += piece
+    out = b"" if stdout else process.stdout.read()
+    return Outcome(process.wait(PATIENCE_S), out.decode(), shown.decode())
+
+
 def tiny(*args: str | bytes) -> tuple[str | bytes, ...]:
     return ("generate", "-m", TINY, *args)
 
@@ -49,6 +65,19 @@ def assert_error(outcome: Outcome, message: str) -> None:
 
 
 # -- what comes out --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stdout", [True, False], ids=["and stdout", "alone"])
+def test_answer_on_a_terminal(gpu, stdout, tmp_path):
+    """The bar of prefill is gone before the answer comes, and touches nothing of it."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(DEMO[0]["user"])
+    outcome = on_terminal("generate", "-f", prompt, stdout=stdout)
+    assert outcome.code == 0 and "prefill" in outcome.err and "loading" in outcome.err
+    if stdout:
+        assert f"\n{DEMO[0]['answer']}\r\n" in outcome.err.replace("\x1b[?25h\r", "\n")
+    else:
+        assert outcome.out == DEMO[0]["answer"] + "\n"
 
 
 def test_answer_of_the_built_in_model(cli, gpu):

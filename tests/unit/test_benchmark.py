@@ -175,7 +175,7 @@ def test_compare_on_the_command_line(tmp_path, capsys):
     assert compare_main([str(old), str(new)]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[2].split("|")[-2].strip() == "faster"
-    assert out.splitlines()[-1] == "1 better, 1 worse, 0 within the spread or not in both"
+    assert out.splitlines()[-1] == "1 better, 1 worse, 0 within the spread, 0 in one of the two only"
     assert "device differs" in err
     assert compare_main([str(old), str(tmp_path / "none.json")]) == 1
     assert capsys.readouterr().err.startswith("Error: ")

@@ -143,7 +143,9 @@ def run(args: argparse.Namespace) -> int:
                 details["speculative_prefill"] = {"settings": spec.as_dict(), "prompts": kept}
                 texts.append(
                     "Speculative prefill: "
-                    + "; ".join(f"{k['kept']} of {k['tokens']} tokens kept ({k['status']})" for k in kept)
+                    + "; ".join(
+                        f"{' or '.join(map(str, k['kept']))} of {k['tokens']} tokens kept ({k['status']})" for k in kept
+                    )
                 )
         models = [m.path.name for m in (model, draft) if m is not None]
         command = shlex.join(["vkprefill", *sys.argv[1:]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from vkprefill.cli.common import (
     add_answer_options,
@@ -15,8 +16,8 @@ from vkprefill.cli.common import (
     max_tokens,
     notice,
     open_pair,
-    prefill_bar,
     sampling_config,
+    show_prefill,
     speeds,
     template_kwargs,
 )
@@ -80,12 +81,12 @@ def run(args: argparse.Namespace) -> int:
             messages.append({"role": "user", "content": line})
             result, interrupted = GenerationResult(), False
             try:
-                with prefill_bar() as progress:
-                    for part in session.stream(
-                        messages, max_tokens=limit, sampling=sampling, template_kwargs=variables, progress=progress
-                    ):
-                        result.add(part)
-                        print(part.text, end="", flush=True)
+                stream = partial(
+                    session.stream, messages, max_tokens=limit, sampling=sampling, template_kwargs=variables
+                )
+                for part in show_prefill(stream):
+                    result.add(part)
+                    print(part.text, end="", flush=True)
             except KeyboardInterrupt:
                 interrupted = True
             except RequestError as error:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from vkprefill.calibration import cache_file
 from vkprefill.cli.specprefill_options import add_specprefill_options, specprefill_config
 from vkprefill.errors import RequestError
+from vkprefill.generate import GenerationPart
 from vkprefill.memory import KV_TYPES
 from vkprefill.model import Model, PrefillProgress, load
 from vkprefill.pair import draft_room, prepare_pair
@@ -157,7 +158,9 @@ def model_path(args: argparse.Namespace) -> Path:
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Progress]:
-    """A bar on a terminal, nothing when stderr is piped; it goes away when done."""
+    """A bar on a terminal, nothing when stderr is piped; it goes away when done. While it is there, nothing may be
+    printed to stdout, which may be the same terminal.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -165,7 +168,8 @@ def progress_bar(console: Console) -> Iterator[Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not shown) as bar:
         yield bar
 
 
@@ -210,6 +214,8 @@ def open_pair(
         with open_model(args) as model:
             yield model, None, None
         return
+    if args.specprefill_keep_ratio is not None and spec.select_mode != "chunk":
+        notice("--specprefill-keep-ratio counts in mode chunk only (--specprefill-select-mode chunk)")
     wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
     context, num_bytes = draft_room(path, spec, wanted, kv_type(args), args.batch_size)
     with open_model(args, reserve_bytes=num_bytes) as model:
@@ -285,6 +291,14 @@ def prefill_bar() -> Iterator[PrefillProgress]:
             bar.update(task, completed=done, total=total, visible=done < total)
 
         yield report
+
+
+def show_prefill(stream: Callable[..., Iterator[GenerationPart]]) -> Iterator[GenerationPart]:
+    """The parts of stream(progress=...), with a bar until the first."""
+    with ExitStack() as bar:
+        for part in stream(progress=bar.enter_context(prefill_bar())):
+            bar.close()
+            yield part
 
 
 def speeds(timings: dict[str, object]) -> str:

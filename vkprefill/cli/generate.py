@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 
 from vkprefill.cli.common import (
     add_answer_options,
@@ -14,8 +15,8 @@ from vkprefill.cli.common import (
     max_tokens,
     notice,
     open_pair,
-    prefill_bar,
     sampling_config,
+    show_prefill,
     speeds,
     template_kwargs,
 )
@@ -48,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
         template_kwargs(args),
     )
     result = GenerationResult()
-    with open_pair(args, len(prompt.encode())) as (model, draft, spec), prefill_bar() as progress:
-        parts = stream_generate(
+    with open_pair(args, len(prompt.encode())) as (model, draft, spec):
+        stream = partial(
+            stream_generate,
             model,
             prompt,
             draft=draft,
@@ -59,9 +61,8 @@ def run(args: argparse.Namespace) -> int:
             raw=args.raw,
             system_prompt=args.system_prompt,
             template_kwargs=variables,
-            progress=progress,
         )
-        for part in parts:
+        for part in show_prefill(stream):
             result.add(part)
             if not args.json:
                 print(part.text, end="", flush=True)
