@@ -65,8 +65,8 @@ def test_activations_start_as_zeros(monkeypatch):
 
 def test_process_grows_by_the_bill():
     """Within 5 %, beside what the driver takes, which the same pipelines over next to no memory show."""
-    if choose(None).type != "cpu":
-        pytest.skip("the device's memory is the process's on CPU devices only")
+    if "llvmpipe" not in choose(None).driver:
+        pytest.skip("a GPU's memory is not the process's, and what other CPU drivers take depends on the sizes")
     bill, _, grown, programs = in_new_process(model_memory, BUILT_IN, 1 << 18)  # nearly all is KV cache
     assert bill > 256 << 20, "so that 5 % are more than what the interpreter's memory changes by"
     assert grown - in_new_process(driver_memory, programs) == pytest.approx(bill, rel=0.05)
