@@ -15,17 +15,16 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.kernel_options import parse
 from tools.make_model import SHAPES, make_config
 from vkprefill import kernels
 from vkprefill.benchmark_kernels import clock_of, second_of
 from vkprefill.benchmark_record import Figure, Record, about, describe, markdown_table, number
 from vkprefill.config import ModelConfig
 from vkprefill.device import Buffer, Device, Program
-from vkprefill.errors import VkPrefillError
 from vkprefill.memory import STEP_WORDS, delta_chunks_shape
 
 LENGTHS = (512, 2048, 8192, 32768)
@@ -36,15 +35,7 @@ TOLERANCE = 1e-4  # of the RMS: float32 sums in another order
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="0.8B", help="(default: 0.8B)")
-    parser.add_argument("-r", "--repetitions", type=int, default=3, metavar="N", help="(default: 3)")
-    parser.add_argument("--device", default=None, help="index or part of the name of a Vulkan device")
-    parser.add_argument("--json", metavar="FILE", help="write the record")
-    args = parser.parse_args(argv)
-    try:
-        device = Device.open(args.device)
-    except VkPrefillError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
+    args, device = parse(parser, argv, repetitions=3)
     config, second = make_config(args.shape), second_of(device)
     layers = {form: Layer.record(device, config, in_chunks) for form, in_chunks in FORMS.items()}
     figures, rows = [], []
@@ -67,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     table = markdown_table(("tokens", *(f"{form}, {unit}" for form in FORMS)), rows)
     print(describe(record.about), table, sep="\n\n")
     if args.json:
-        Path(args.json).write_text(record.to_json() + "\n", encoding="utf-8")
+        record.write(args.json)
     device.close()
     return 0
 

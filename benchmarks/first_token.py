@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 import vkprefill
+from vkprefill.benchmark import random_tokens
 from vkprefill.generate import dense_plan, stream_tokens
 from vkprefill.sampling import SamplingConfig
 
@@ -26,7 +25,7 @@ SAMPLING = SamplingConfig(temperature=0, top_k=1, top_p=1, min_p=0, presence_pen
 
 def prompt_ids(model: vkprefill.Model, num_tokens: int) -> list[int]:
     """Random tokens: the cost does not depend on which."""
-    return np.random.default_rng(num_tokens).integers(0, model.config.vocab_size, num_tokens).tolist()
+    return random_tokens(num_tokens, model.config.vocab_size, seed=num_tokens)
 
 
 def timed(work: Callable[[], object]) -> tuple[object, float, float]:

@@ -21,18 +21,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
+from benchmarks.kernel_options import parse
 from tools.make_model import random_blocks
 from vkprefill import kernels
 from vkprefill.benchmark_kernels import clock_of, second_of
 from vkprefill.benchmark_record import Figure, Record, about, describe, markdown_table, number
 from vkprefill.device import Device
-from vkprefill.errors import VkPrefillError
 from vkprefill.memory import STEP_WORDS
 from vkprefill.quants import layout_of, pack_rows, packed_row_bytes
 from vkprefill.weights import Matrix, MatrixPart
@@ -45,18 +44,10 @@ CALLS = {MATMUL: 2, MATVEC: 8}  # in one timed run
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="(default: 5)")
     parser.add_argument(
         "--types", nargs="+", choices=TYPES, default=TYPES, metavar="TYPE", help=f"(default: {' '.join(TYPES)})"
     )
-    parser.add_argument("--device", default=None, help="index or part of the name of a Vulkan device")
-    parser.add_argument("--json", metavar="FILE", help="write the record")
-    args = parser.parse_args(argv)
-    try:
-        device = Device.open(args.device)
-    except VkPrefillError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
+    args, device = parse(parser, argv, repetitions=5)
     second = second_of(device)
     figures, rows = [], []
     for name in args.types:
@@ -103,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     print(describe(record.about), markdown_table(columns, rows), sep="\n\n")
     if args.json:
-        Path(args.json).write_text(record.to_json() + "\n", encoding="utf-8")
+        record.write(args.json)
     device.close()
     return 0
 

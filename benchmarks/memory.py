@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(markdown_table(("model", "context", *(f"{name}, MiB" for name in sizes), "process - driver - bill"), rows))
     if arguments.json:
         command = shlex.join(["python", "benchmarks/memory.py", *(sys.argv[1:] if argv is None else argv)])
-        arguments.json.write_text(Record(about(command, choose(None)), figures).to_json() + "\n")
+        Record(about(command, choose(None)), figures).write(arguments.json)
 
 
 def in_new_process(measure: Callable, *arguments: object) -> object:

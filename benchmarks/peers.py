@@ -107,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     for engine, value in record.details["logits_correlation"].items():
         print(f"- logits after {args.prefill[0]} tokens: correlation of vkprefill's and {engine}'s {value:.4f}")
     if args.json:
-        Path(args.json).write_text(record.to_json() + "\n", encoding="utf-8")
+        record.write(args.json)
     return 0
 
 

@@ -65,6 +65,9 @@ class Record:
         figures = [{"name": f.name, "unit": f.unit, "median": f.median, "values": list(f.values)} for f in self.figures]
         return json.dumps({"about": self.about, "figures": figures, **self.details}, indent=1, ensure_ascii=False)
 
+    def write(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
     @classmethod
     def from_json(cls, text: str, where: str) -> Record:
         """Raises RequestError, naming `where`, for text that is no record."""

@@ -11,10 +11,10 @@ from vkprefill.device import Buffer, Program
 from vkprefill.errors import ShapeError
 from vkprefill.memory import DELTA_CHUNK, PAGE, delta_chunks_shape
 from vkprefill.profiles import SHUFFLE_SUBGROUPS
+from vkprefill.vulkan_probe import MIN_SHARED_BYTES
 from vkprefill.weights import Matrix
 
 MAX_LOCAL_SIZE = 64
-DELTA_SHARED_BYTES = 32 << 10
 CONV_TOKENS = 32  # of an invocation: enough that the three before them, read again, do not count
 
 
@@ -424,20 +424,15 @@ def _delta_chunks(
     num_chunks, *of_chunk = delta_chunks_shape(p.num_rows, value_heads)
     _want("delta_rule", chunks=(chunks.shape[1:], tuple(of_chunk)))
     local, tt, tn = p.device.profile.delta_chunk
-
-    def constants() -> dict[str, int]:
-        share = min(p.device.info.subgroup_size, tt, local) if p.device.profile.shuffle else 1
-        return {"LOCAL_SIZE": local, "TT": tt, "TN": tn, "SHARE": share, "CHUNK": DELTA_CHUNK, **heads}
-
     p.dispatch(
         "delta_chunk",
         [p.step, qkv, gates, chunks],
         (num_chunks, value_heads, 1),
-        constants=constants(),
+        constants=_delta_tile(p, local, tt, tn) | heads,
         work=2.0 * DELTA_CHUNK * key_dim * value_heads * p.num_rows,
     )
     # The columns of a workgroup keep their state and a chunk of updates in shared memory.
-    most = min(value_dim, DELTA_SHARED_BYTES // (4 * (key_dim + DELTA_CHUNK)))
+    most = min(value_dim, MIN_SHARED_BYTES // (4 * (key_dim + DELTA_CHUNK)))
     while local * tn > most:
         local, tn = (local, tn // 2) if tn > 1 else (local // 2, tn)
     if key_dim % tt or value_dim % (local * tn):
@@ -446,10 +441,15 @@ def _delta_chunks(
         "delta_walk",
         [p.step, qkv, gates, chunks, state, o],
         (value_dim // (local * tn), value_heads, 1),
-        constants=constants(),
+        constants=_delta_tile(p, local, tt, tn) | heads,
         push={"state_offset": state_offset},
         work=2.0 * (3 * key_dim + DELTA_CHUNK) * value_dim * value_heads * p.num_rows,
     )
+
+
+def _delta_tile(p: Program, local: int, tt: int, tn: int) -> dict[str, int]:
+    share = min(p.device.info.subgroup_size, tt, local) if p.device.profile.shuffle else 1
+    return {"LOCAL_SIZE": local, "TT": tt, "TN": tn, "SHARE": share, "CHUNK": DELTA_CHUNK}
 
 
 def gated_norm(p: Program, z: Buffer, weight: Buffer, o: Buffer, *, eps: float) -> None:

@@ -130,9 +130,7 @@ def probe() -> list[DeviceInfo]:
 
 def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> DeviceInfo:
     driver = _Chained(_STRUCTURE_TYPE["driver"], 4 + 256 + 256 + 4)
-    subgroup_sizes = _Chained(
-        _STRUCTURE_TYPE["subgroup sizes"], 16, driver
-    )  # stays zero where the driver does not know it
+    subgroup_sizes = _Chained(_STRUCTURE_TYPE["subgroup sizes"], 16, driver)  # zero from a driver without them
     subgroup = _Chained(_STRUCTURE_TYPE["subgroup"], 16, subgroup_sizes)
     properties = _Chained(_STRUCTURE_TYPE["properties2"], _PROPERTIES_BYTES, subgroup)
     vulkan.vkGetPhysicalDeviceProperties2(handle, properties.buffer)

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from vkprefill import profiles
 from vkprefill.device import Buffer, Device
 from vkprefill.memory import ROW_TILE, STEP_WORDS
-from vkprefill.profiles import AMD, INTEL, NVIDIA, SHUFFLE_SUBGROUPS, Profile, profile_for
+from vkprefill.profiles import SHUFFLE_SUBGROUPS, Profile
 from vkprefill.quants import ROW_GROUP, layout_of, pack_rows
-from vkprefill.vulkan_probe import DeviceInfo
 from vkprefill.weights import Matrix, MatrixPart
 
 ELEMENTWISE = 1e-5  # parts of the RMS: what one float32 kernel may be off on the same input
@@ -30,15 +30,7 @@ FOREIGN = 0x7FC0BEEF  # another
 FILL = {"output": UNTOUCHED, "input": FOREIGN, "scratch": FOREIGN, "in_out": int(np.float32(1234.5678).view(np.uint32))}
 
 
-def _profiles() -> dict[str, Profile]:
-    some = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 32, 0, 0, 0, ())
-    made = [profile_for(dataclasses.replace(some, vendor_id=vendor)) for vendor in (AMD, NVIDIA, INTEL, 0)]
-    made.append(profile_for(dataclasses.replace(some, vendor_id=AMD, min_subgroup_size=64)))
-    made.append(profile_for(dataclasses.replace(some, type="cpu", subgroup_size=8)))
-    return {profile.name: profile for profile in made}
-
-
-PROFILES = _profiles()
+PROFILES = {profile.name: profile for profile in profiles.PROFILES}
 
 
 @contextlib.contextmanager
