@@ -20,9 +20,9 @@ from pathlib import Path
 
 from tools.amd_compile import FAMILY, Dispatch, load_recording, load_table, weight_layout
 from tools.make_model import make_config, tensor_type
-from vkprefill.benchmark_record import markdown_table
-from vkprefill.spirv import load_shader
-from vkprefill.tensors import tensor_specs
+from vkprefill.benchmark.record import markdown_table
+from vkprefill.gguf.tensors import tensor_specs
+from vkprefill.vulkan.shaders import load_shader
 
 DOCUMENT = Path(__file__).parent / "BOUND_780M.md"
 MARKS = "<!-- tables: python -m benchmarks.bound_780m --write -->\n", "<!-- end of tables -->\n"

@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections import Counter
 
-from vkprefill.benchmark_record import ADDED, FASTER, REMOVED, SAME, SLOWER, Record, changes_table, compare
+from vkprefill.benchmark.record import ADDED, FASTER, REMOVED, SAME, SLOWER, Record, changes_table, compare
 from vkprefill.errors import VkPrefillError
 
 SAME_WANTED = ("device", "driver", "models")

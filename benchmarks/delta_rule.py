@@ -20,12 +20,14 @@ import numpy as np
 
 from benchmarks.kernel_options import parse
 from tools.make_model import SHAPES, make_config
-from vkprefill import kernels
-from vkprefill.benchmark_kernels import clock_of, second_of
-from vkprefill.benchmark_record import Figure, Record, about, describe, markdown_table, number
-from vkprefill.config import ModelConfig
-from vkprefill.device import Buffer, Device, Program
-from vkprefill.memory import STEP_WORDS, delta_chunks_shape
+from vkprefill.benchmark.kernels import clock_of, second_of
+from vkprefill.benchmark.record import Figure, Record, about, describe, markdown_table, number
+from vkprefill.engine import kernels
+from vkprefill.engine.memory import STEP_WORDS, delta_chunks_shape
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.program import Program
 
 LENGTHS = (512, 2048, 8192, 32768)
 FORMS = {"by token": False, "in chunks": True}

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 
 import vkprefill
-from vkprefill.benchmark import random_tokens
-from vkprefill.generate import dense_plan, stream_tokens
-from vkprefill.sampling import SamplingConfig
+from vkprefill.benchmark.speed import random_tokens
+from vkprefill.generation.generate import dense_plan, stream_tokens
+from vkprefill.generation.sampling import SamplingConfig
 
 DATA = Path(vkprefill.__file__).parent / "data"
 SAMPLING = SamplingConfig(temperature=0, top_k=1, top_p=1, min_p=0, presence_penalty=0)

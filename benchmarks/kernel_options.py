@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vkprefill.device import Device
 from vkprefill.errors import VkPrefillError
+from vkprefill.vulkan.device import Device
 
 
 def parse(

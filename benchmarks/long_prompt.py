@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import vkprefill
-from vkprefill.device import Program
-from vkprefill.scorer import Scorer
+from vkprefill.specprefill.scorer import Scorer
+from vkprefill.vulkan.program import Program
 
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "draft.gguf"
 MIB = 2**20

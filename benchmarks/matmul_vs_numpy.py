@@ -28,13 +28,13 @@ from gguf.quants import dequantize
 
 from benchmarks.kernel_options import parse
 from tools.make_model import random_blocks
-from vkprefill import kernels
-from vkprefill.benchmark_kernels import clock_of, second_of
-from vkprefill.benchmark_record import Figure, Record, about, describe, markdown_table, number
-from vkprefill.device import Device
-from vkprefill.memory import STEP_WORDS
-from vkprefill.quants import layout_of, pack_rows, packed_row_bytes
-from vkprefill.weights import Matrix, MatrixPart
+from vkprefill.benchmark.kernels import clock_of, second_of
+from vkprefill.benchmark.record import Figure, Record, about, describe, markdown_table, number
+from vkprefill.engine import kernels
+from vkprefill.engine.memory import STEP_WORDS
+from vkprefill.engine.weights import Matrix, MatrixPart
+from vkprefill.gguf.quants import layout_of, pack_rows, packed_row_bytes
+from vkprefill.vulkan.device import Device
 
 TYPES = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS")
 MATMUL = (96, 2048, 1024)  # M tokens, N rows, K columns

@@ -26,11 +26,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 import vkprefill
-from vkprefill.benchmark_record import Figure, Record, about, markdown_table
-from vkprefill.benchmark_start import CACHE_VARIABLES, resident_bytes
-from vkprefill.device import Buffer, Device, Program
-from vkprefill.spirv import load_shader
-from vkprefill.vulkan_probe import choose
+from vkprefill.benchmark.record import Figure, Record, about, markdown_table
+from vkprefill.benchmark.start import CACHE_VARIABLES, resident_bytes
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.probe import choose
+from vkprefill.vulkan.program import Program
+from vkprefill.vulkan.shaders import load_shader
 
 MIB = 2**20
 SMALL_WORDS = 4096  # of a buffer that stands for one of any size

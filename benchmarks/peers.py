@@ -26,10 +26,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vkprefill.benchmark import rates, timed
-from vkprefill.benchmark_record import Figure, Record, about, describe, figures_table
+from vkprefill.benchmark.record import Figure, Record, about, describe, figures_table
+from vkprefill.benchmark.speed import rates, timed
 from vkprefill.errors import VkPrefillError
-from vkprefill.vulkan_probe import choose
+from vkprefill.vulkan.probe import choose
 
 ENGINES = {"vkprefill": "vkprefill", "vulkan": "llama.cpp Vulkan", "cpu": "llama.cpp CPU"}
 SEED = 1

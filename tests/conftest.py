@@ -6,10 +6,10 @@ from dataclasses import fields
 
 import pytest
 
-from vkprefill.device import Device, _import_barrier
 from vkprefill.errors import DeviceError
-from vkprefill.specprefill_config import SpecPrefillConfig
-from vkprefill.vulkan_probe import choose
+from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan.device import Device, _import_barrier
+from vkprefill.vulkan.probe import choose
 
 # What a user may have set and would change results: settings of the product, colours.
 FOREIGN_VARIABLES = ["VKPREFILL_API_KEY", "FORCE_COLOR", "NO_COLOR", "PYTHONIOENCODING"]

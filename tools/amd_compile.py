@@ -36,19 +36,21 @@ import numpy as np
 from gguf import GGMLQuantizationType as TensorType
 
 from tools.make_model import make_config
-from vkprefill import model as model_module
-from vkprefill import weights
-from vkprefill.benchmark_kernels import ceiling_programs
-from vkprefill.capture import AttentionCapture
-from vkprefill.device import Buffer, Device, Program, ask_for_waves_of_32
-from vkprefill.memory import KV_TYPES, MAX_CANDIDATES
-from vkprefill.model import Model
-from vkprefill.profiles import AMD, profile_for
-from vkprefill.quants import LAYOUT_OF, LAYOUTS, Layout
-from vkprefill.scorer import Scorer
-from vkprefill.specprefill_config import SpecPrefillConfig
-from vkprefill.spirv import SPIRV, load_shader, manifest, pack_words
-from vkprefill.vulkan_probe import DeviceInfo
+from vkprefill.benchmark.kernels import ceiling_programs
+from vkprefill.engine import model as model_module
+from vkprefill.engine import weights
+from vkprefill.engine.capture import AttentionCapture
+from vkprefill.engine.memory import KV_TYPES, MAX_CANDIDATES
+from vkprefill.engine.model import Model
+from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS, Layout
+from vkprefill.specprefill.scorer import Scorer
+from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device, ask_for_waves_of_32
+from vkprefill.vulkan.probe import DeviceInfo
+from vkprefill.vulkan.profiles import AMD, profile_for
+from vkprefill.vulkan.program import Program
+from vkprefill.vulkan.shaders import SPIRV, load_shader, manifest, pack_words
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "amd_compile.json"

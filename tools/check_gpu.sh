@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 python=.venv/bin/python
 
 device=$($python -c '
-from vkprefill.vulkan_probe import choose
+from vkprefill.vulkan.probe import choose
 device = choose(None)
 print("" if device.type == "cpu" else device.name)')
 if [ -z "$device" ]; then

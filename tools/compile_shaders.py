@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compile shaders/*.comp to SPIR-V, with a manifest of what each shader binds.
+"""Compile shaders/FAMILY/*.comp to SPIR-V, with a manifest of what each shader binds.
 
     python tools/compile_shaders.py            writes vkprefill/spirv/NAME.spv and manifest.json; only what changed is
     compiled
@@ -113,7 +113,9 @@ def main() -> None:
     except (OSError, ValueError, KeyError):
         known = {}
     jobs = [
-        (source, variant) for source in sorted(SHADERS.glob("*.comp")) for variant in VARIANTS.get(source.stem, (None,))
+        (source, variant)
+        for source in sorted(SHADERS.rglob("*.comp"))
+        for variant in VARIANTS.get(source.stem, (None,))
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         shaders = dict(pool.map(lambda job: build(*job, known), jobs))

@@ -24,10 +24,10 @@ from gguf import GGMLQuantizationType as TensorType
 from gguf import GGUFValueType as ValueType
 
 from tools import qwen_vocab
-from vkprefill.config import ARCHITECTURE, FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
 from vkprefill.errors import VkPrefillError
-from vkprefill.gguf_file import open_gguf
-from vkprefill.tensors import MATRIX_TYPES, TensorSpec, layer_specs, tensor_specs
+from vkprefill.gguf.config import ARCHITECTURE, FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
+from vkprefill.gguf.file import open_gguf
+from vkprefill.gguf.tensors import MATRIX_TYPES, TensorSpec, layer_specs, tensor_specs
 
 _RELEASED = {
     "vocab_size": 248320,

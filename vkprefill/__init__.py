@@ -1,7 +1,8 @@
 """Qwen3.5 GGUF models on any Vulkan GPU: every layer a compute shader, dispatched through Kompute."""
 
-from vkprefill.cache import Cache, Snapshot
-from vkprefill.capture import AttentionCapture
+from vkprefill.engine.cache import Cache, Snapshot
+from vkprefill.engine.capture import AttentionCapture
+from vkprefill.engine.model import Model, load
 from vkprefill.errors import (
     ContextLengthError,
     DeviceError,
@@ -12,12 +13,11 @@ from vkprefill.errors import (
     UnsupportedModelError,
     VkPrefillError,
 )
-from vkprefill.generate import GenerationPart, GenerationResult, generate, stream_generate
-from vkprefill.model import Model, load
-from vkprefill.sampling import SamplingConfig
-from vkprefill.session import Session
-from vkprefill.specprefill import SpecPrefill
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.generation.generate import GenerationPart, GenerationResult, generate, stream_generate
+from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.generation.session import Session
+from vkprefill.specprefill.pipeline import SpecPrefill
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 __all__ = [
     "AttentionCapture",

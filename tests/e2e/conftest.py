@@ -12,7 +12,7 @@ import pytest
 import vkprefill
 from tests.reference.fixtures import model_path
 from vkprefill.cli.main import main
-from vkprefill.vulkan_probe import choose
+from vkprefill.vulkan.probe import choose
 
 ROOT = Path(vkprefill.__file__).parents[1]  # -m finds the package that the test imports, installed or not
 TINY = str(model_path("tiny-a-f32"))

@@ -18,8 +18,8 @@ import pytest
 
 from tests.e2e.conftest import COMMAND, DEMO, PATIENCE_S, ROOT, TINY, Outcome
 from tests.reference.fixtures import FIXTURES, model_path
-from vkprefill.gguf_file import open_gguf
-from vkprefill.tokenizer import Tokenizer
+from vkprefill.gguf.file import open_gguf
+from vkprefill.text.tokenizer import Tokenizer
 
 SUBCOMMANDS = ("generate", "chat", "inspect", "devices")
 TIMINGS = {

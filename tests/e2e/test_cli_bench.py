@@ -6,8 +6,8 @@ import pytest
 
 from tests.e2e.conftest import TINY
 from tests.reference.fixtures import model_path
-from vkprefill.benchmark_record import Record
-from vkprefill.vulkan_probe import choose
+from vkprefill.benchmark.record import Record
+from vkprefill.vulkan.probe import choose
 
 ABOUT = {"command", "date", "device", "driver", "version", "commit", "models", "profile", "kv_type", "prefill_chunk"}
 

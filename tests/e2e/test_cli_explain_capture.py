@@ -14,7 +14,7 @@ import pytest
 
 import vkprefill
 from tests.e2e.conftest import COMMAND, PATIENCE_S, ROOT
-from vkprefill.generate import encode_prompt
+from vkprefill.generation.generate import encode_prompt
 
 FILLER = "The office and the bridge were kept behind the market. A warm wind came from the market. "
 PROMPT = f"{FILLER * 9}Robert keeps a pet pigeon. {FILLER * 9}\nWhich pet does Robert keep?"

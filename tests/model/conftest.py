@@ -8,8 +8,8 @@ import pytest
 
 import vkprefill
 from tests.reference import fixtures
-from vkprefill.model import Model
-from vkprefill.vulkan_probe import choose
+from vkprefill.engine.model import Model
+from vkprefill.vulkan.probe import choose
 
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 

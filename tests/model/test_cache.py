@@ -9,9 +9,9 @@ import pytest
 
 import vkprefill
 from tests.reference.fixtures import model_path
-from vkprefill.cache import Cache
-from vkprefill.memory import PAGE
-from vkprefill.model import Model
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.memory import PAGE
+from vkprefill.engine.model import Model
 
 NEXT = (5, 77, 130)  # tokens decoded to compare what follows
 

@@ -8,7 +8,7 @@ import pytest
 import vkprefill
 from tests.reference.fixtures import model_path, rms
 from tests.shaders.run_kernel import PROFILES, using_profile
-from vkprefill.memory import MAX_CANDIDATES
+from vkprefill.engine.memory import MAX_CANDIDATES
 
 SAME = 1e-4  # of the RMS of the logits: sums in another order. Measured: 1e-5
 
@@ -39,7 +39,7 @@ def test_chunk_size_does_not_matter(tiny, prompt, chunk, count):
 def test_profile_does_not_matter(load_model, prompt, monkeypatch, profile, name):
     """The kernels and tiles that other devices use: all forms of the matmul."""
     want = load_model(name, kv_type="f32").logits(prompt[:201])
-    monkeypatch.setattr("vkprefill.device.profile_for", lambda info: PROFILES[profile])
+    monkeypatch.setattr("vkprefill.vulkan.device.profile_for", lambda info: PROFILES[profile])
     with vkprefill.load(model_path(name), max_context=512, kv_type="f32", prefill_chunk=135) as other:
         assert_same(other.logits(prompt[:201]), want)
 

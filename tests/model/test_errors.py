@@ -11,8 +11,9 @@ import pytest
 
 import vkprefill
 from tests.reference.fixtures import model_path
-from vkprefill import device, spirv
-from vkprefill.memory import MAX_CANDIDATES
+from vkprefill.engine.memory import MAX_CANDIDATES
+from vkprefill.vulkan import device
+from vkprefill.vulkan import shaders as spirv
 
 BAD_TOKENS = [
     ([], "at least one integer"),

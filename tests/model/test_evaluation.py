@@ -7,12 +7,12 @@ import pytest
 
 import vkprefill
 from vkprefill import AttentionCapture, SpecPrefillConfig
+from vkprefill.engine.model import Model
 from vkprefill.evaluation.methods import DENSE, DENSE_STATE, DRAFT, ENDS, METHODS, RANDOM, Budget, Variant, choose
 from vkprefill.evaluation.report import cells
 from vkprefill.evaluation.runs import Evaluation, Outcome
 from vkprefill.evaluation.tasks import Task, make_tasks
-from vkprefill.generate import encode_prompt
-from vkprefill.model import Model
+from vkprefill.generation.generate import encode_prompt
 
 from .conftest import BUILT_IN
 

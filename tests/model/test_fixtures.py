@@ -15,9 +15,9 @@ from tests.reference.fixtures import (
     rms,
 )
 from tests.reference.forward import KVState, ReferenceModel
-from vkprefill.cache import Cache
-from vkprefill.memory import PAGE
-from vkprefill.model import Model
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.memory import PAGE
+from vkprefill.engine.model import Model
 
 F16_LOGITS, F16_MARGIN = (
     1e-2,

@@ -8,8 +8,8 @@ import pytest
 
 import vkprefill
 from vkprefill import SamplingConfig
-from vkprefill.generate import Timings, collect, dense_plan, encode_prompt, generate_step, stream_tokens
-from vkprefill.sampling import MAX_CANDIDATES, Sampler
+from vkprefill.generation.generate import Timings, collect, dense_plan, encode_prompt, generate_step, stream_tokens
+from vkprefill.generation.sampling import MAX_CANDIDATES, Sampler
 
 GREEDY = SamplingConfig(temperature=0.0)
 PROMPTS = [json.loads(line) for line in (Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open()]

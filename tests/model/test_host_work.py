@@ -10,7 +10,7 @@ import pytest
 
 import vkprefill
 from tools.make_model import make_config, make_model
-from vkprefill.model import Model
+from vkprefill.engine.model import Model
 
 CHUNK = 8
 

@@ -12,11 +12,12 @@ import vkprefill
 from benchmarks.memory import driver_memory, in_new_process, model_memory
 from tests.model.conftest import BUILT_IN
 from tests.reference.fixtures import FIXTURES, model_path
-from vkprefill.config import ModelConfig
-from vkprefill.device import Buffer, Device
-from vkprefill.gguf_file import open_gguf
-from vkprefill.memory import delta_chunks_shape, memory_bill
-from vkprefill.vulkan_probe import choose
+from vkprefill.engine.memory import delta_chunks_shape, memory_bill
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.file import open_gguf
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.probe import choose
 
 
 def bill_of_allocations(model: vkprefill.Model) -> dict[str, int]:

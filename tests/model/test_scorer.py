@@ -8,10 +8,10 @@ from tests.model.conftest import BUILT_IN
 from tests.reference.fixtures import FIXTURES
 from tools.make_model import make_config, make_model
 from vkprefill import AttentionCapture, SpecPrefillConfig
-from vkprefill.model import Model
-from vkprefill.scorer import Scorer, lookahead_steps
-from vkprefill.selection import importance_from_rows, windows
-from vkprefill.tokenizer import Tokenizer
+from vkprefill.engine.model import Model
+from vkprefill.specprefill.scorer import Scorer, lookahead_steps
+from vkprefill.specprefill.selection import importance_from_rows, windows
+from vkprefill.text.tokenizer import Tokenizer
 
 LIMIT = 1e-5  # of the largest value: sums in another order, or the same tokens in other chunks
 
@@ -73,7 +73,7 @@ def without_ends(monkeypatch) -> None:
     monkeypatch.setattr(Tokenizer, "eog_token_ids", property(lambda _: frozenset()))
 
 
-def check(found: vkprefill.scorer.Importance, values: np.ndarray, steps: int) -> None:
+def check(found: vkprefill.specprefill.scorer.Importance, values: np.ndarray, steps: int) -> None:
     assert found.values.dtype == np.float32 and found.values.shape == values.shape
     assert np.abs(found.values - values).max() <= LIMIT * values.max()
     assert found.num_steps == steps

@@ -4,7 +4,7 @@ import pytest
 
 import vkprefill
 from vkprefill import SamplingConfig
-from vkprefill.server.slots import Slots
+from vkprefill.server.engine.slots import Slots
 
 GREEDY = SamplingConfig(temperature=0.0)
 SYSTEM = "Answer in one word. " * 10

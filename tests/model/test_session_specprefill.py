@@ -9,9 +9,10 @@ import pytest
 
 import vkprefill
 from tests.model.conftest import BUILT_IN
-from vkprefill import SamplingConfig, Session, SpecPrefillConfig, guards
-from vkprefill.chat_template import ChatTemplate
-from vkprefill.scorer import Scorer
+from vkprefill import SamplingConfig, Session, SpecPrefillConfig
+from vkprefill.specprefill import guards
+from vkprefill.specprefill.scorer import Scorer
+from vkprefill.text.chat_template import ChatTemplate
 
 GREEDY = SamplingConfig(temperature=0.0)
 SPARSE = SpecPrefillConfig(break_even=False, lookahead=2, select_mode="chunk", keep_ratio=0.3, tail=24)

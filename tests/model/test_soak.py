@@ -7,7 +7,8 @@ import pytest
 
 import vkprefill
 from tests.model.conftest import BUILT_IN
-from vkprefill import SpecPrefill, SpecPrefillConfig, guards
+from vkprefill import SpecPrefill, SpecPrefillConfig
+from vkprefill.specprefill import guards
 
 REQUESTS, WARM_UP, LENGTH = 100, 10, 150
 GROWTH_LIMIT = (

@@ -12,10 +12,12 @@ import vkprefill
 from tests.model.conftest import BUILT_IN
 from tests.reference.fixtures import LOGITS, model_path, rms
 from tests.reference.forward import ReferenceModel
-from vkprefill import SamplingConfig, SpecPrefill, SpecPrefillConfig, calibration, guards
-from vkprefill.model import SpeedMeter
-from vkprefill.scorer import Scorer
-from vkprefill.specprefill import MEMO_SIZE, RequestFacts, SpecPrefillReport
+from vkprefill import SamplingConfig, SpecPrefill, SpecPrefillConfig
+from vkprefill.engine.model import SpeedMeter
+from vkprefill.specprefill import calibration, guards
+from vkprefill.specprefill.pipeline import MEMO_SIZE
+from vkprefill.specprefill.plan import RequestFacts, SpecPrefillReport
+from vkprefill.specprefill.scorer import Scorer
 
 GREEDY = SamplingConfig(temperature=0.0)
 PROMPTS = [json.loads(line) for line in (Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open()]

@@ -13,11 +13,11 @@ import dataclasses
 import numpy as np
 
 import vkprefill
-from vkprefill.capture import AttentionCapture
-from vkprefill.device import Device
-from vkprefill.profiles import PROFILES
-from vkprefill.scorer import Scorer
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.engine.capture import AttentionCapture
+from vkprefill.specprefill.scorer import Scorer
+from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.profiles import PROFILES
 
 CANDIDATES = 8
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--no-barrier", action="store_true")
     arguments = parser.parse_args()
     device = open_device(arguments.profile, arguments.splits, arguments.chunks, arguments.no_barrier)
-    vkprefill.model.Device.open = lambda wanted: device
+    vkprefill.engine.model.Device.open = lambda wanted: device
 
     with vkprefill.load(arguments.model, max_context=768, kv_type="f16") as model:
         ids = np.arange(65) * 7 % model.config.vocab_size

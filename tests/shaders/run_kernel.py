@@ -13,12 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from vkprefill import profiles
-from vkprefill.device import Buffer, Device
-from vkprefill.memory import ROW_TILE, STEP_WORDS
-from vkprefill.profiles import SHUFFLE_SUBGROUPS, Profile
-from vkprefill.quants import ROW_GROUP, layout_of, pack_rows
-from vkprefill.weights import Matrix, MatrixPart
+from vkprefill.engine.memory import ROW_TILE, STEP_WORDS
+from vkprefill.engine.weights import Matrix, MatrixPart
+from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows
+from vkprefill.vulkan import profiles
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS, Profile
 
 ELEMENTWISE = 1e-5  # parts of the RMS: what one float32 kernel may be off on the same input
 REDUCTION = 1e-4  # matmul, attention, delta rule

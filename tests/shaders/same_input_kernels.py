@@ -13,10 +13,10 @@ import numpy as np
 from tests.reference import fixtures, same_input
 from tests.reference.forward import ReferenceModel
 from tests.shaders.run_kernel import KernelRun, check
-from vkprefill import kernels
-from vkprefill.cache import KVLayer
-from vkprefill.device import Device
-from vkprefill.memory import PAGE, delta_chunks_shape
+from vkprefill.engine import kernels
+from vkprefill.engine.cache_pool import KVLayer
+from vkprefill.engine.memory import PAGE, delta_chunks_shape
+from vkprefill.vulkan.device import Device
 
 Kernel = Callable[..., np.ndarray]
 

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from tools import amd_compile
-from vkprefill.device import ask_for_waves_of_32
+from vkprefill.vulkan.device import ask_for_waves_of_32
 
 MAX_SECONDS = 5  # of CPU time for one pipeline
 UPDATE = "if that is meant: python -m tools.amd_compile --update"

@@ -6,9 +6,9 @@ import pytest
 from tests.reference import attention as reference
 from tests.shaders.run_kernel import FOREIGN, PROFILES, REDUCTION, KernelRun, check, using_profile
 from tests.shaders.same_input_kernels import check_on_llama_cpp
-from vkprefill import kernels
-from vkprefill.cache import KVLayer
-from vkprefill.memory import PAGE
+from vkprefill.engine import kernels
+from vkprefill.engine.cache_pool import KVLayer
+from vkprefill.engine.memory import PAGE
 
 
 def pack_cache(rows: np.ndarray, pages: np.ndarray, pool: int, kv_type: str, keys: bool) -> np.ndarray:

@@ -4,7 +4,7 @@ import pytest
 from tests.reference import activations, fixtures
 from tests.shaders.run_kernel import ELEMENTWISE, KernelRun, check, using_profile
 from tests.shaders.same_input_kernels import check_on_llama_cpp, reference_model
-from vkprefill import kernels
+from vkprefill.engine import kernels
 
 
 def gated(device, query_gate: np.ndarray, y: np.ndarray, heads: int, num_rows: int | None = None) -> np.ndarray:

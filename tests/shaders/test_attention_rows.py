@@ -6,10 +6,10 @@ import pytest
 from tests.reference import attention as reference
 from tests.shaders.run_kernel import FOREIGN, PROFILES, UNTOUCHED, KernelRun, using_profile
 from tests.shaders.test_attention import pack_cache
-from vkprefill import kernels
-from vkprefill.cache import KVLayer
-from vkprefill.capture import NUM_KEYS, NUM_QUERIES
-from vkprefill.memory import PAGE
+from vkprefill.engine import kernels
+from vkprefill.engine.cache_pool import KVLayer
+from vkprefill.engine.capture import NUM_KEYS, NUM_QUERIES
+from vkprefill.engine.memory import PAGE
 
 LIMIT = 1e-5  # absolute; rows lie between 0 and 1
 

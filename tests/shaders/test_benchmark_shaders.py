@@ -3,8 +3,8 @@
 import numpy as np
 
 from tests.shaders.run_kernel import KernelRun
-from vkprefill import benchmark_kernels
-from vkprefill.device import Device
+from vkprefill.benchmark import kernels as benchmark_kernels
+from vkprefill.vulkan.device import Device
 
 
 def test_multiply_add_runs_all_chains(device: Device):

@@ -5,7 +5,7 @@ from tests.reference import conv as reference
 from tests.reference import fixtures
 from tests.shaders.run_kernel import ELEMENTWISE, KernelRun, check, using_profile
 from tests.shaders.same_input_kernels import check_on_llama_cpp, conv, reference_model, weight
-from vkprefill import kernels
+from vkprefill.engine import kernels
 
 
 def convolve(device, x, taps, state, *, offset=0, num_rows=None):

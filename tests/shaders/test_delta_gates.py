@@ -4,7 +4,7 @@ import pytest
 from tests.reference import activations, delta_rule, fixtures
 from tests.shaders.run_kernel import ELEMENTWISE, KernelRun, check
 from tests.shaders.same_input_kernels import check_on_llama_cpp, gates, reference_model, weight
-from vkprefill import kernels
+from vkprefill.engine import kernels
 
 
 @pytest.mark.parametrize(("tokens", "heads"), [(1, 16), (2, 1), (63, 3), (64, 32), (65, 6), (127, 33), (200, 48)])

@@ -4,7 +4,7 @@ import pytest
 from tests.reference import blocks, fixtures
 from tests.shaders.run_kernel import ELEMENTWISE, KernelRun, check
 from tests.shaders.same_input_kernels import reference_model
-from vkprefill import kernels
+from vkprefill.engine import kernels
 
 
 def embed(device, ids, data, weight_type, *, num_rows=None, part_rows=None):

@@ -5,10 +5,10 @@ import pytest
 
 from tests.shaders.run_kernel import FOREIGN, PROFILES, UNTOUCHED, KernelRun, check, using_profile
 from tests.shaders.test_attention_rows import set_step
-from vkprefill import kernels
-from vkprefill.capture import NUM_QUERIES
-from vkprefill.scorer import PROMPT_KEYS
-from vkprefill.selection import importance_from_rows, pool
+from vkprefill.engine import kernels
+from vkprefill.engine.capture import NUM_QUERIES
+from vkprefill.specprefill.scorer import PROMPT_KEYS
+from vkprefill.specprefill.selection import importance_from_rows, pool
 
 LIMIT = 1e-5  # of the RMS
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from tests.shaders.run_kernel import UNTOUCHED, KernelRun
-from vkprefill import kernels
-from vkprefill.cache import KVLayer
-from vkprefill.memory import PAGE
+from vkprefill.engine import kernels
+from vkprefill.engine.cache_pool import KVLayer
+from vkprefill.engine.memory import PAGE
 
 POOL = 5
 

@@ -4,7 +4,7 @@ import pytest
 from tests.reference import norm
 from tests.shaders.run_kernel import ELEMENTWISE, KernelRun, check
 from tests.shaders.same_input_kernels import check_on_llama_cpp
-from vkprefill import kernels
+from vkprefill.engine import kernels
 
 EPS = 1e-6
 

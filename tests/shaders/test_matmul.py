@@ -10,7 +10,7 @@ import pytest
 from tests.reference import blocks, fixtures
 from tests.shaders.run_kernel import PROFILES, REDUCTION, KernelRun, check, using_profile
 from tests.shaders.same_input_kernels import reference_model
-from vkprefill import kernels
+from vkprefill.engine import kernels
 
 
 def multiply(device, x, data, weight_type, *, add=None, num_rows=None, part_rows=None, one_row=False):

@@ -8,7 +8,7 @@ import pytest
 from tests.reference import fixtures, mutations, same_input
 from tests.shaders.run_kernel import error_of
 from tests.shaders.same_input_kernels import KERNELS, reference_model
-from vkprefill.model import load
+from vkprefill.engine.model import load
 
 # Prompts that together take every path: several calls, gaps between positions.
 CASES = ("p7", "gaps")

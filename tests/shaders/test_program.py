@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-import vkprefill.device as device_module
+import vkprefill.vulkan.device as device_module
 from tests.shaders.run_kernel import using_profile
-from vkprefill.device import Device
 from vkprefill.errors import DeviceError, OutOfMemoryError
+from vkprefill.vulkan.device import Device
 
 
 @pytest.fixture

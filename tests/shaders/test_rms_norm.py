@@ -3,7 +3,7 @@ import pytest
 
 from tests.reference import norm
 from tests.shaders.run_kernel import ELEMENTWISE, PROFILES, KernelRun, check, using_profile
-from vkprefill import kernels
+from vkprefill.engine import kernels
 
 EPS = 1e-6
 

@@ -3,7 +3,7 @@ import pytest
 
 from tests.reference import activations
 from tests.shaders.run_kernel import ELEMENTWISE, KernelRun, check, using_profile
-from vkprefill import kernels
+from vkprefill.engine import kernels
 
 
 @pytest.mark.parametrize("profile", ["cpu", "amd"])

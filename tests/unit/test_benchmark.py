@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from vkprefill import benchmark, benchmark_record
-from vkprefill.benchmark import Times, rates, seconds
-from vkprefill.benchmark_kernels import Amount, Ceilings, Phase, group, kernel_figures, phase_table
-from vkprefill.benchmark_record import ADDED, FASTER, REMOVED, SAME, SLOWER, Change, Figure, Record, compare
+from vkprefill.benchmark import record as benchmark_record
+from vkprefill.benchmark import speed as benchmark
+from vkprefill.benchmark.kernels import Amount, Ceilings, Phase, group, kernel_figures, phase_table
+from vkprefill.benchmark.record import ADDED, FASTER, REMOVED, SAME, SLOWER, Change, Figure, Record, compare
+from vkprefill.benchmark.speed import Times, rates, seconds
 from vkprefill.errors import RequestError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import bound_780m as bound
 from tools.amd_compile import Dispatch
-from vkprefill.device import Buffer
+from vkprefill.vulkan.buffer import Buffer
 
 
 def buffer(*shape: int, kind: str = "activations") -> Buffer:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from vkprefill.chat_template import ChatTemplate
 from vkprefill.errors import RequestError
-from vkprefill.gguf_file import open_gguf
-from vkprefill.tokenizer import Tokenizer
+from vkprefill.gguf.file import open_gguf
+from vkprefill.text.chat_template import ChatTemplate
+from vkprefill.text.tokenizer import Tokenizer
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 GOLDENS = json.loads((DATA / "chat" / "goldens.json").read_text())["cases"]

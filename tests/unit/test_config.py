@@ -9,9 +9,9 @@ import pytest
 from gguf import GGMLQuantizationType as TensorType
 
 from tools.make_model import SHAPES, make_config, make_model
-from vkprefill.config import FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
 from vkprefill.errors import GGUFError, UnsupportedModelError
-from vkprefill.gguf_file import GGUFFile, TensorInfo, open_gguf
+from vkprefill.gguf.config import FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
+from vkprefill.gguf.file import GGUFFile, TensorInfo, open_gguf
 
 INT_KEYS = [
     "block_count",

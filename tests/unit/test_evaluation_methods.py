@@ -15,8 +15,8 @@ from vkprefill.evaluation.methods import Budget, Variant, choose, end_chunks, ra
 from vkprefill.evaluation.plot import plot, require_matplotlib
 from vkprefill.evaluation.report import cells, markdown, table, wilson
 from vkprefill.evaluation.runs import Outcome, divergence
-from vkprefill.selection import boost, normalise, select
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.specprefill.selection import boost, normalise, select
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 BASE = Variant("", SpecPrefillConfig())
 TOKENS = list(range(1000))  # 31 whole chunks and one of 8 tokens

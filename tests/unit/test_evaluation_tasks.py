@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 import vkprefill
-from vkprefill.chat_template import ChatTemplate
 from vkprefill.errors import RequestError
 from vkprefill.evaluation import sentences
 from vkprefill.evaluation.tasks import KINDS, QUESTION_TOKENS, Task, make_tasks, read_tasks
-from vkprefill.generate import encode_prompt
-from vkprefill.gguf_file import open_gguf
-from vkprefill.tokenizer import Tokenizer
+from vkprefill.generation.generate import encode_prompt
+from vkprefill.gguf.file import open_gguf
+from vkprefill.text.chat_template import ChatTemplate
+from vkprefill.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = (128, 300, 512, 1000)

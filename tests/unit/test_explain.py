@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vkprefill import guards
-from vkprefill.explain import (
+from vkprefill.display import visible
+from vkprefill.explain.explanation import (
     HEAT_LEVELS,
     HEAT_RANGE,
     TERMINAL_HEAT,
@@ -17,12 +17,12 @@ from vkprefill.explain import (
     marked_text,
     pieces,
     summary,
-    visible,
 )
-from vkprefill.explain_html import page
-from vkprefill.selection import Selection
-from vkprefill.specprefill import SpecPrefillReport
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.explain.page import page
+from vkprefill.specprefill import guards
+from vkprefill.specprefill.plan import SpecPrefillReport
+from vkprefill.specprefill.selection import Selection
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 
 def explanation(tokens, kept, *, special=(), importance=None, status=guards.ACTIVE, chunk=2, **names):

@@ -12,8 +12,9 @@ from gguf import GGUFValueType as ValueType
 
 from tests.unit.gguf_bytes import array_key, gguf_bytes, key, record, string, u32, u32_key, u64
 from tools.make_model import make_config, make_model
+from vkprefill.display import printable
 from vkprefill.errors import GGUFError, UnsupportedModelError
-from vkprefill.gguf_file import MAX_ARRAY_ITEMS, open_gguf, printable
+from vkprefill.gguf.file import MAX_ARRAY_ITEMS, open_gguf
 
 SCALARS = [
     (ValueType.UINT8, "B", 200),

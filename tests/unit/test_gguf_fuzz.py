@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.make_model import make_config, make_model
-from vkprefill.config import ModelConfig
 from vkprefill.errors import VkPrefillError
-from vkprefill.gguf_file import open_gguf
-from vkprefill.tensors import check_finite, check_tensors, tensor_specs
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.file import open_gguf
+from vkprefill.gguf.tensors import check_finite, check_tensors, tensor_specs
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_MUTANTS = 5000

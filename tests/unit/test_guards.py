@@ -2,10 +2,10 @@
 
 import pytest
 
-from vkprefill import guards
 from vkprefill.errors import VkPrefillError
-from vkprefill.guards import break_even, estimate_kept, min_tokens_guard, tool_guard
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.specprefill import guards
+from vkprefill.specprefill.guards import break_even, estimate_kept, min_tokens_guard, tool_guard
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 SPEEDS = {"draft_tokens_per_s": 1000.0, "draft_decode_tokens_per_s": 50.0, "target_tokens_per_s": 250.0}
 

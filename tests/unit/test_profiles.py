@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from vkprefill.memory import PAGE, ROW_TILE
-from vkprefill.profiles import AMD, INTEL, NVIDIA, PROFILES, SHUFFLE_SUBGROUPS, profile_for
-from vkprefill.vulkan_probe import MIN_INVOCATIONS, MIN_SHARED_BYTES, DeviceInfo
+from vkprefill.engine.memory import PAGE, ROW_TILE
+from vkprefill.vulkan.probe import MIN_INVOCATIONS, MIN_SHARED_BYTES, DeviceInfo
+from vkprefill.vulkan.profiles import AMD, INTEL, NVIDIA, PROFILES, SHUFFLE_SUBGROUPS, profile_for
 
 DEVICE = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 32, 0, 0, 0, ())
 

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as T
 
 from tests.reference import blocks
 from vkprefill.errors import GGUFError
-from vkprefill.quants import LAYOUT_OF, LAYOUTS, layout_of, pack_rows, packed_row_bytes, padded_rows
+from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS, layout_of, pack_rows, packed_row_bytes, padded_rows
 
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vkprefill.errors import GGUFError, RequestError, ShapeError, VkPrefillError
-from vkprefill.sampling import Sampler, SamplingConfig
+from vkprefill.generation.sampling import Sampler, SamplingConfig
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "seed": 1}
 PROBABILITIES = {7: 0.4, 3: 0.3, 9: 0.2, 1: 0.1}  # token id -> probability at temperature 1

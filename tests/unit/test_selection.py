@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vkprefill.errors import ShapeError, VkPrefillError
-from vkprefill.selection import (
+from vkprefill.specprefill.selection import (
     Selection,
     boost,
     chunk_bounds,
@@ -17,7 +17,7 @@ from vkprefill.selection import (
     select,
     windows,
 )
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 HOWS = ("minmax", "percentile", "zscore")
 

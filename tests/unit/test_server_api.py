@@ -5,10 +5,10 @@ import json
 import pytest
 
 from vkprefill import SamplingConfig, SpecPrefillConfig
-from vkprefill.server.api import Defaults, parse_chat, parse_completion, parse_specprefill
 from vkprefill.server.api_error import ApiError
-from vkprefill.server.fields import parse_json
-from vkprefill.server.messages import check_messages, check_tools
+from vkprefill.server.protocol.fields import parse_json
+from vkprefill.server.protocol.messages import check_messages, check_tools
+from vkprefill.server.protocol.requests import Defaults, parse_chat, parse_completion, parse_specprefill
 
 HELLO = [{"role": "user", "content": "Hello"}]
 BASE = SpecPrefillConfig(min_tokens=8192)

@@ -13,15 +13,15 @@ from vkprefill import SpecPrefillConfig
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("starlette")
 
-from vkprefill.server import app as app_module  # noqa: E402
-from vkprefill.server.api import Defaults  # noqa: E402
+from vkprefill.server.http import app as app_module  # noqa: E402
 from vkprefill.server.api_error import ApiError  # noqa: E402
-from vkprefill.server.app import build_app  # noqa: E402
-from vkprefill.server.completions import Service  # noqa: E402
-from vkprefill.server.http import MAX_BODY_BYTES  # noqa: E402
-from vkprefill.server.jobs import Done, Job, Piece, Progress, Ready  # noqa: E402
-from vkprefill.server.metrics import Metrics  # noqa: E402
-from vkprefill.server.prompts import PromptBuilder, protected  # noqa: E402
+from vkprefill.server.engine.jobs import Done, Job, Piece, Progress, Ready  # noqa: E402
+from vkprefill.server.http.app import build_app  # noqa: E402
+from vkprefill.server.http.completions import Service  # noqa: E402
+from vkprefill.server.http.metrics import Metrics  # noqa: E402
+from vkprefill.server.http.wire import MAX_BODY_BYTES  # noqa: E402
+from vkprefill.server.protocol.prompts import PromptBuilder, protected  # noqa: E402
+from vkprefill.server.protocol.requests import Defaults  # noqa: E402
 
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -9,10 +9,10 @@ import pytest
 
 from vkprefill import SamplingConfig
 from vkprefill.errors import ContextLengthError, DeviceError, OutOfMemoryError, RequestError, VkPrefillError
-from vkprefill.generate import GenerationPart, Timings
-from vkprefill.server.engine import Engine
-from vkprefill.server.jobs import CANCELLED, Cancel, Done, Failed, Job, Piece, Progress, Stop, Unusable
-from vkprefill.specprefill import SpecPrefillReport
+from vkprefill.generation.generate import GenerationPart, Timings
+from vkprefill.server.engine.engine import Engine
+from vkprefill.server.engine.jobs import CANCELLED, Cancel, Done, Failed, Job, Piece, Progress, Stop, Unusable
+from vkprefill.specprefill.plan import SpecPrefillReport
 
 PATIENCE_S = 60  # only what hangs takes longer
 PIECES = ["one", " two", " three"]
@@ -124,7 +124,7 @@ def raise_at(step: int, error: BaseException, times: int = 1) -> Callable[[int],
 
 
 def test_an_answer(bench, monkeypatch):
-    monkeypatch.setattr("vkprefill.server.engine.PROGRESS_PAUSE_S", 3600)
+    monkeypatch.setattr("vkprefill.server.engine.engine.PROGRESS_PAUSE_S", 3600)
     events = bench.answer()
     assert text_of(events) == "one two three"
     done = events[-1]

@@ -9,10 +9,10 @@ import vkprefill
 
 pytest.importorskip("starlette")
 
-from vkprefill.server.api import Defaults, parse_chat  # noqa: E402
 from vkprefill.server.api_error import ApiError  # noqa: E402
-from vkprefill.server.prompt_details import prompt_details, text_or_bytes  # noqa: E402
-from vkprefill.server.prompts import PromptBuilder  # noqa: E402
+from vkprefill.server.engine.prompt_details import prompt_details, text_or_bytes  # noqa: E402
+from vkprefill.server.protocol.prompts import PromptBuilder  # noqa: E402
+from vkprefill.server.protocol.requests import Defaults, parse_chat  # noqa: E402
 
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 BODY = {"messages": [{"role": "user", "content": "Hello"}]}

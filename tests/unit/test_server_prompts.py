@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from vkprefill.chat_template import ChatTemplate
 from vkprefill.errors import RequestError
-from vkprefill.server.api import Defaults, parse_chat, parse_completion
-from vkprefill.server.prompts import PromptBuilder
+from vkprefill.server.protocol.prompts import PromptBuilder
+from vkprefill.server.protocol.requests import Defaults, parse_chat, parse_completion
+from vkprefill.text.chat_template import ChatTemplate
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TOOLS = [

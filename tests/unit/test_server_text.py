@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from vkprefill.server.answer_text import AnswerText
-from vkprefill.server.stop_strings import StopStrings
-from vkprefill.server.tool_calls import parse_tool_call
+from vkprefill.text.answer_text import AnswerText
+from vkprefill.text.stop_strings import StopStrings
+from vkprefill.text.tool_calls import parse_tool_call
 
 TOOLS = [
     {

@@ -9,8 +9,8 @@ import pytest
 
 from vkprefill.cli.specprefill_options import add_specprefill_options, flag, specprefill_config
 from vkprefill.errors import RequestError
-from vkprefill.setting_types import Switch
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.specprefill.setting_types import Switch
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 SETTINGS = fields(SpecPrefillConfig)
 NAMES = [setting.name for setting in SETTINGS]

@@ -10,10 +10,10 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as TensorType
 
 from tools.make_model import MIXES, copy_as_f32, make_config, make_model
-from vkprefill.config import ModelConfig
 from vkprefill.errors import GGUFError, UnsupportedModelError
-from vkprefill.gguf_file import GGUFFile, TensorInfo, open_gguf
-from vkprefill.tensors import (
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.file import GGUFFile, TensorInfo, open_gguf
+from vkprefill.gguf.tensors import (
     HALF_OFFSETS,
     MATRIX_TYPES,
     check_finite,

@@ -15,8 +15,8 @@ import tiktoken
 
 from tools import qwen_vocab
 from vkprefill.errors import GGUFError, RequestError, UnsupportedModelError
-from vkprefill.gguf_file import open_gguf
-from vkprefill.tokenizer import Tokenizer
+from vkprefill.gguf.file import open_gguf
+from vkprefill.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

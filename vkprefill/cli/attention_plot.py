@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from vkprefill.capture import AttentionCapture
+from vkprefill.engine.capture import AttentionCapture
 
 LEAST_WEIGHT = 1e-4  # the colours' lower end; their scale is logarithmic, for most weights are tiny
 MOST_NAMED_QUERIES = 16  # with a label of their own

@@ -11,8 +11,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from vkprefill.benchmark import Report, measure_first_token, measure_speed
-from vkprefill.benchmark_kernels import (
+from vkprefill.benchmark.kernels import (
     ceilings_text,
     kernel_figures,
     measure_ceilings,
@@ -20,8 +19,9 @@ from vkprefill.benchmark_kernels import (
     phase_table,
     second_of,
 )
-from vkprefill.benchmark_record import Figure, Record, about, describe, figures_table
-from vkprefill.benchmark_start import START_DECODES, measure_start
+from vkprefill.benchmark.record import Figure, Record, about, describe, figures_table
+from vkprefill.benchmark.speed import Report, measure_first_token, measure_speed
+from vkprefill.benchmark.start import START_DECODES, measure_start
 from vkprefill.cli.common import (
     DEMO_TARGET,
     add_draft_options,
@@ -33,10 +33,10 @@ from vkprefill.cli.common import (
 )
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.errors import RequestError
-from vkprefill.profiles import MAX_PREFILL_CHUNK
-from vkprefill.specprefill import SpecPrefill
-from vkprefill.specprefill_config import SpecPrefillConfig
-from vkprefill.vulkan_probe import choose
+from vkprefill.specprefill.pipeline import SpecPrefill
+from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan.probe import choose
+from vkprefill.vulkan.profiles import MAX_PREFILL_CHUNK
 
 PROMPTS, NUM_DECODE, DEPTHS, REPETITIONS = (512,), 32, (0,), 3
 MIN_CONTEXT = 256

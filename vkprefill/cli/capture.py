@@ -7,14 +7,14 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from vkprefill.capture import AttentionCapture
 from vkprefill.cli.attention_plot import plot_attention
 from vkprefill.cli.common import add_model_options, notice, open_model, prefill_bar
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text, prompt_tokens
+from vkprefill.engine.capture import AttentionCapture
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.plot import require_matplotlib
-from vkprefill.tokenizer import Tokenizer
+from vkprefill.text.tokenizer import Tokenizer
 
 DESCRIPTION = (
     "Write softmax attention rows of a prompt to an .npz file: pattern_<layer> float32 [heads, queries, keys] for each "

@@ -22,8 +22,8 @@ from vkprefill.cli.common import (
     template_kwargs,
 )
 from vkprefill.errors import RequestError
-from vkprefill.generate import GenerationResult
-from vkprefill.session import Session
+from vkprefill.generation.generate import GenerationResult
+from vkprefill.generation.session import Session
 
 HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 

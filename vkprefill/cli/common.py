@@ -13,16 +13,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from vkprefill.calibration import cache_file
 from vkprefill.cli.specprefill_options import add_specprefill_options, specprefill_config
+from vkprefill.engine.memory import KV_TYPES
+from vkprefill.engine.model import Model, PrefillProgress, load
 from vkprefill.errors import RequestError
-from vkprefill.generate import GenerationPart
-from vkprefill.memory import KV_TYPES
-from vkprefill.model import Model, PrefillProgress, load
-from vkprefill.pair import draft_room, prepare_pair
-from vkprefill.sampling import SamplingConfig
-from vkprefill.specprefill import SpecPrefillReport
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.generation.generate import GenerationPart
+from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.specprefill.calibration import cache_file
+from vkprefill.specprefill.pair import draft_room, prepare_pair
+from vkprefill.specprefill.plan import SpecPrefillReport
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
 TEMPLATE_TOKENS = 1024  # what a chat template may add to a prompt

@@ -6,8 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from vkprefill.profiles import profile_for
-from vkprefill.vulkan_probe import probe
+from vkprefill.vulkan.probe import probe
+from vkprefill.vulkan.profiles import profile_for
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:

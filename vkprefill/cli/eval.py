@@ -27,14 +27,14 @@ from vkprefill.cli.common import (
 )
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.specprefill_options import flag, specprefill_config
+from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.evaluation.methods import BUDGET, DENSE, METHODS, Budget, Variant, read_variant
 from vkprefill.evaluation.plot import plot, require_matplotlib
 from vkprefill.evaluation.report import as_json, cells, markdown, table
 from vkprefill.evaluation.runs import Evaluation, Outcome
 from vkprefill.evaluation.tasks import KINDS, Task, make_tasks, read_tasks
-from vkprefill.generate import encode_prompt
-from vkprefill.model import Model
+from vkprefill.generation.generate import encode_prompt
 
 LENGTHS, NUM_TASKS, KEEP = (512, 1024, 2048), 20, (0.2,)
 DEMO_KINDS = tuple(kind for kind in KINDS if kind != "code")

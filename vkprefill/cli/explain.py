@@ -19,9 +19,9 @@ from vkprefill.cli.common import (
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text, prompt_tokens
 from vkprefill.errors import RequestError
-from vkprefill.explain import coloured_text, explain, marked_text, summary
-from vkprefill.explain_html import page
-from vkprefill.specprefill import SpecPrefill
+from vkprefill.explain.explanation import coloured_text, explain, marked_text, summary
+from vkprefill.explain.page import page
+from vkprefill.specprefill.pipeline import SpecPrefill
 
 DESCRIPTION = (
     "Show a prompt with what the draft model finds important and what speculative prefill would drop. A dry run: the "

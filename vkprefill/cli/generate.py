@@ -21,7 +21,7 @@ from vkprefill.cli.common import (
     template_kwargs,
 )
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text
-from vkprefill.generate import GenerationResult, stream_generate
+from vkprefill.generation.generate import GenerationResult, stream_generate
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:

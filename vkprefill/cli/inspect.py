@@ -8,11 +8,11 @@ from collections import Counter
 from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
-from vkprefill.config import ModelConfig
-from vkprefill.gguf_file import open_gguf
-from vkprefill.memory import memory_bill
-from vkprefill.profiles import MAX_ATTENTION_SPLITS, MAX_PREFILL_CHUNK
-from vkprefill.tensors import check_tensors, tensor_specs
+from vkprefill.engine.memory import memory_bill
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.file import open_gguf
+from vkprefill.gguf.tensors import check_tensors, tensor_specs
+from vkprefill.vulkan.profiles import MAX_ATTENTION_SPLITS, MAX_PREFILL_CHUNK
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:

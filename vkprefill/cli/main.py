@@ -10,8 +10,8 @@ from importlib.metadata import version
 
 from vkprefill.cli import bench, capture, chat, devices, eval, explain, generate, inspect, serve
 from vkprefill.cli.common import notice
+from vkprefill.engine.memory import check_sizes
 from vkprefill.errors import VkPrefillError
-from vkprefill.memory import check_sizes
 
 SUBCOMMANDS = (generate, chat, explain, capture, eval, bench, serve, inspect, devices)
 

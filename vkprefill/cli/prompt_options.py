@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from vkprefill.cli.common import add_template_options, template_kwargs
+from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError
-from vkprefill.generate import encode_prompt
-from vkprefill.model import Model
-from vkprefill.tokenizer import checked_text
+from vkprefill.generation.generate import encode_prompt
+from vkprefill.text.tokenizer import checked_text
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,8 @@ from vkprefill.cli.common import (
 )
 from vkprefill.cli.specprefill_options import specprefill_config
 from vkprefill.errors import RequestError
-from vkprefill.gguf_file import open_gguf
-from vkprefill.specprefill_config import SpecPrefillConfig
+from vkprefill.gguf.file import open_gguf
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 KEY_VARIABLE = "VKPREFILL_API_KEY"
 MIN_TOKENS = 8192  # new to the cache, for speculative prefill: short prompts are answered exactly
@@ -101,9 +101,9 @@ def run(args: argparse.Namespace) -> int:
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise RequestError(f"serve: {missing[0]} is not installed; run: pip install 'vkprefill[server]'")
     # Only here: the rest of the command line works without the extra.
-    from vkprefill.server.api import Defaults
-    from vkprefill.server.jobs import EngineOptions
-    from vkprefill.server.serve import ServerOptions, serve
+    from vkprefill.server.engine.jobs import EngineOptions
+    from vkprefill.server.http.serve import ServerOptions, serve
+    from vkprefill.server.protocol.requests import Defaults
 
     spec, draft = specprefill_config(args), draft_path(args)
     if args.specprefill and draft is None:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from vkprefill.setting_types import Switch, read
-from vkprefill.specprefill_config import PRESETS, SpecPrefillConfig
+from vkprefill.specprefill.setting_types import Switch, read
+from vkprefill.specprefill.settings import PRESETS, SpecPrefillConfig
 
 PREFIX = "--specprefill"
 

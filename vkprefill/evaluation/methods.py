@@ -13,12 +13,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from vkprefill.display import printable
 from vkprefill.errors import RequestError
-from vkprefill.gguf_file import printable
-from vkprefill.selection import FIRST_KEPT, Selection, boost, line_ends, normalise, select
-from vkprefill.setting_types import read
-from vkprefill.specprefill_config import SpecPrefillConfig
-from vkprefill.tokenizer import Tokenizer
+from vkprefill.specprefill.selection import FIRST_KEPT, Selection, boost, line_ends, normalise, select
+from vkprefill.specprefill.setting_types import read
+from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.text.tokenizer import Tokenizer
 
 DENSE, DRAFT, RANDOM, ENDS, DENSE_STATE = "dense", "draft", "random", "ends", "dense-state"
 METHODS = {

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vkprefill.cache import Cache
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.model import Model
 from vkprefill.evaluation.methods import (
     DENSE,
     DENSE_STATE,
@@ -24,8 +25,7 @@ from vkprefill.evaluation.methods import (
     random_chunks,
 )
 from vkprefill.evaluation.tasks import Task
-from vkprefill.model import Model
-from vkprefill.scorer import Importance, Scorer
+from vkprefill.specprefill.scorer import Importance, Scorer
 
 Step = Callable[[str], None]
 """step(what starts now), for a progress bar."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vkprefill.display import printable
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.sentences import CODE_FACT, CODE_FILLERS, FACTS, FILLERS, NAMES, FactKind, filler
-from vkprefill.gguf_file import printable
 
 Encoder = Callable[[str | Sequence[Mapping[str, object]]], list[int]]
 """Text of a user's message, or messages -> the prompt's token ids."""

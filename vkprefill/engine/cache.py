@@ -1,0 +1,215 @@
+"""What a model remembers of a sequence: keys and values in pages of a pool, convolution and recurrent state.
+
+All caches of a model share one pool of KV pages and one *live* state, which the kernels work on. The cache that ran
+last owns the live state; another cache's state lies in a buffer of its own and is swapped in when that cache runs. A
+snapshot is such a buffer with a length: keys and values are only appended, so going back is a matter of the length, but
+recurrent state cannot be cut back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.memory import PAGE, num_pages
+from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError
+from vkprefill.vulkan.buffer import Buffer
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """A point a cache can go back to; free() or dropping it gives its memory back."""
+
+    length: int
+    next_position: int
+    state: Buffer | None = field(repr=False)  # None: the empty cache, or freed
+    stale: bool = False  # freed, or the cache went back further
+
+    def free(self) -> None:
+        if self.state is not None:
+            self.state.free()
+            self.state = None
+            self.stale = True
+
+    def __del__(self) -> None:
+        self.free()
+
+
+class Cache:
+    """One sequence: made by Model.new_cache, grown by prefill and decode, closed with close() or when it is dropped.
+
+    token_ids, positions: of every cached token, in call order; next_position: where the next token goes unless told
+    otherwise.
+    """
+
+    def __init__(self, pool: CachePool, max_context: int) -> None:
+        self.pool = pool
+        self.max_context = max_context
+        self.pages: list[int] = []
+        self.token_ids: list[int] = []
+        self.positions: list[int] = []
+        self.next_position = 0
+        self.closed = False
+        self.broken = False  # a run on it was cut off: state and length disagree
+        self._begun = 0, 0  # length and next position
+        self._home: Buffer | None = None  # its state, while another cache's is the live one
+        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for more tokens and make this cache the live one.
+
+        Raises ContextLengthError beyond max_context, OutOfMemoryError when the pool is used up.
+        """
+        self._check_usable()
+        needed = len(self) + num_tokens
+        if needed > self.max_context:
+            raise ContextLengthError(
+                f"context: {len(self)} cached and {num_tokens} new tokens, the cache holds {self.max_context}"
+            )
+        missing = num_pages(needed) - len(self.pages)
+        if missing > len(self.pool.free_pages) and self.pool.on_full is not None:
+            self.pool.on_full(missing)
+        free = self.pool.free_pages
+        if missing > len(free):
+            raise OutOfMemoryError(
+                f"KV cache: {missing * PAGE} more slots wanted, {len(free) * PAGE} of {self.pool.num_slots} are free; "
+                "close other caches or load with a larger max_context"
+            )
+        self.pages += [free.pop(0) for _ in range(missing)]
+        self.pool.activate(self)
+
+    def append(self, token_ids: list[int], positions: list[int]) -> None:
+        """Note tokens whose keys and values a run has stored."""
+        self.token_ids += token_ids
+        self.positions += positions
+        self.next_position = positions[-1] + 1
+
+    def snapshot(self) -> Snapshot:
+        """Remember this point. Costs a copy of the state (half of Model.memory.state); raises OutOfMemoryError without
+        room for it.
+        """
+        self._check_usable()
+        state = None
+        if len(self):
+            self.pool.activate(self)
+            state = self.pool.save_state("snapshot")
+        snapshot = Snapshot(len(self), self.next_position, state)
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot of this cache; later ones are void then.
+
+        Raises RequestError when it is another cache's or void.
+        """
+        if self.closed or snapshot not in self._snapshots or snapshot.stale:
+            raise RequestError("snapshot: not one of this cache, freed, or void since the cache went back further")
+        self._go_back(snapshot.length, snapshot.next_position, snapshot.state)
+
+    def copy_rows(self, rows: Sequence[int]) -> Cache:
+        """A new cache with all of this one's state and next position, but only some keys and values. Slow.
+
+        rows: rising indices into token_ids, at least one. What is cut away is gone for attention only: recurrent state
+        has seen it.
+        """
+        self._check_usable()
+        chosen = np.asarray(rows)
+        whole = chosen.ndim == 1 and chosen.size and chosen.dtype.kind in "iu"
+        if not whole or chosen[0] < 0 or chosen[-1] >= len(self) or (np.diff(chosen) <= 0).any():
+            raise RequestError(f"rows: wanted rising indices from 0 to {len(self) - 1}, at least one")
+        copy = Cache(self.pool, self.max_context)
+        try:
+            self.pool.activate(self)
+            copy._home = self.pool.save_state("state of a cache")
+            copy.reserve(len(chosen))
+            self.pool.copy_rows(self.pages, copy.pages, chosen)
+        except BaseException:
+            copy.close()
+            raise
+        copy.append([self.token_ids[r] for r in chosen], [self.positions[r] for r in chosen])
+        copy.next_position = self.next_position
+        return copy
+
+    def start_from(self, other: Cache, snapshot: Snapshot) -> None:
+        """Forget everything and begin where another cache was at a snapshot, which both keep. Copies on the device.
+
+        Raises what `reserve` raises, RequestError when the snapshot is void.
+        """
+        self.reset()
+        if snapshot not in other._snapshots or snapshot.stale or not snapshot.length:
+            raise RequestError("snapshot: not one of the other cache, freed, void, or empty")
+        self.reserve(snapshot.length)
+        if snapshot.stale:  # the other cache had to make room
+            self.reset()
+            raise OutOfMemoryError(
+                f"KV cache: no room for another {snapshot.length} tokens beside those they are copied from"
+            )
+        self.broken = True  # until all is done
+        self.pool.copy_pages(other.pages[: len(self.pages)], self.pages)
+        self.pool.load_state(snapshot.state)
+        self.append(other.token_ids[: snapshot.length], other.positions[: snapshot.length])
+        self.next_position = snapshot.next_position
+        self.broken = False
+
+    def begin(self) -> None:
+        """Remember this point, which `undo` can go back to until another cache begins. Takes no memory."""
+        self._check_usable()
+        self.pool.activate(self)
+        if len(self):
+            self.pool.keep_for_undo()
+        self._begun = len(self), self.next_position
+
+    def undo(self) -> None:
+        """Go back to where the last `begin` was."""
+        length, next_position = self._begun
+        self._go_back(length, next_position, self.pool.undo_state if length else None)
+
+    def _go_back(self, length: int, next_position: int, state: Buffer | None) -> None:
+        self.broken = True  # until all is done
+        self.pool.set_state(self, state)
+        self._drop_home()
+        self._void_snapshots(length)
+        del self.token_ids[length:], self.positions[length:]
+        self.next_position = next_position
+        self.pool.trim(self, num_pages(length))
+        self.broken = False
+
+    def reset(self) -> None:
+        """Forget everything; the pages go back to the pool, snapshots are void."""
+        self._drop_home()
+        self._void_snapshots(0)
+        self.pool.release(self)
+        self.token_ids, self.positions, self.next_position, self.broken = [], [], 0, False
+
+    def close(self) -> None:
+        """Give all memory back. The cache cannot be used afterwards; closing twice does nothing."""
+        if not self.closed:
+            self.reset()
+            self.closed = True
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _void_snapshots(self, length: int) -> None:
+        """Those of more tokens than this: their keys and values may be overwritten from now on."""
+        for snapshot in list(self._snapshots):
+            if snapshot.length > length:
+                snapshot.free()
+
+    def _drop_home(self) -> None:
+        if self._home is not None:
+            self._home.free()
+            self._home = None
+
+    def _check_usable(self) -> None:
+        if self.closed:
+            raise RequestError("cache: closed; make a new one")
+        if self.broken:
+            raise RequestError("cache: a run on it was interrupted; reset it or restore a snapshot")

@@ -1,0 +1,163 @@
+"""The device memory behind all caches of a model: pages of keys and values, the live recurrent state."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vkprefill.engine.memory import PAGE, conv_state_size, kv_words, num_pages, recurrent_state_size, state_size
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+
+if TYPE_CHECKING:
+    from vkprefill.engine.cache import Cache
+
+
+@dataclass(frozen=True)
+class KVLayer:
+    """Keys and values of one full-attention layer, all pages."""
+
+    keys: Buffer
+    values: Buffer
+
+
+@dataclass(frozen=True)
+class StateOffsets:
+    """Where a delta-net layer's states start in the state buffer, in floats."""
+
+    conv: int
+    recurrent: int
+
+
+class CachePool:
+    """The device memory behind all caches of a model."""
+
+    def __init__(self, device: Device, config: ModelConfig, max_context: int, kv_type: str) -> None:
+        self.device = device
+        self.config = config
+        self.kv_type = kv_type
+        pages = num_pages(max_context)
+        self.num_slots = pages * PAGE
+        self.free_pages = list(range(pages))
+        self.on_full: Callable[[int], None] | None = (
+            None  # called when fewer pages are free than needed: it may close or reset other caches
+        )
+        self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="kv_cache")
+        shape = (pages, kv_words(config, kv_type))
+        self.kv = {
+            layer: KVLayer(
+                *(
+                    device.buffer(f"L{layer:02d}.{name}", shape, np.uint32, kind="kv_cache")
+                    for name in ("keys", "values")
+                )
+            )
+            for layer in config.attention_layers
+        }
+        self.state, self.undo_state = (
+            device.buffer(name, (state_size(config),), kind="state") for name in ("state", "undo state")
+        )
+        sizes = conv_state_size(config), recurrent_state_size(config)
+        self.offsets = {
+            layer: StateOffsets(i * sum(sizes), i * sum(sizes) + sizes[0])
+            for i, layer in enumerate(config.linear_layers)
+        }
+        self._owner: weakref.ref[Cache] | None = None
+
+    def buffers(self) -> list[Buffer]:
+        """Everything the pool has allocated."""
+        return [
+            self.page_table,
+            self.state,
+            self.undo_state,
+            *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)),
+        ]
+
+    def activate(self, cache: Cache) -> None:
+        """Make this cache's state the live one and its pages the ones in the table."""
+        if self._live() is not cache:
+            self.set_state(cache, cache._home)
+            cache._drop_home()
+        self.page_table.view()[: len(cache.pages)] = cache.pages
+
+    def set_state(self, cache: Cache, saved: Buffer | None) -> None:
+        """Make the live state this cache's, with saved content (None: zeros); the owner before keeps a copy."""
+        owner = self._live()
+        if owner is not None and owner is not cache and len(owner):
+            owner._home = self.save_state("state of a cache")
+        self._owner = None  # an interrupt in what follows leaves a state that is nobody's
+        if saved is None:
+            self.clear_state()
+        else:
+            self.load_state(saved)
+        self._owner = weakref.ref(cache)
+
+    def _live(self) -> Cache | None:
+        return self._owner() if self._owner else None
+
+    def release(self, cache: Cache) -> None:
+        """Take back a cache's pages and its claim on the live state."""
+        self.trim(cache, 0)
+        if self._live() is cache:
+            self._owner = None
+
+    def trim(self, cache: Cache, pages: int) -> None:
+        """Take back a cache's pages but the first ones."""
+        self.free_pages = sorted(self.free_pages + cache.pages[pages:])
+        del cache.pages[pages:]
+
+    def save_state(self, label: str) -> Buffer:
+        """A copy of the live state in a new buffer."""
+        saved = self.device.buffer(label, self.state.shape, kind="snapshots")
+        self._copy(self.state, saved)
+        return saved
+
+    def keep_for_undo(self) -> None:
+        self._copy(self.state, self.undo_state)
+
+    def load_state(self, saved: Buffer) -> None:
+        self._copy(saved, self.state)
+
+    def copy_rows(self, source: list[int], target: list[int], rows: np.ndarray) -> None:
+        """Keys and values of some slots of the source pages -> the first slots of the target pages, in order. Through
+        the host: slow.
+        """
+        heads, word = self.config.num_key_value_heads, 2 if self.kv_type == "f16" else 4  # 32-bit words of four values
+        quads, words = self.config.head_dim // 4, kv_words(self.config, self.kv_type)
+        for layer in self.kv.values():
+            for buffer, outer, inner in (
+                (layer.keys, heads * quads, word),
+                (layer.values, heads, quads * word),
+            ):  # as in kv_store.comp
+                parts = [buffer.part(buffer.label, page * words, (words,)) for page in (*source, *target)]
+                old = np.stack([self.device.download(part) for part in parts[: len(source)]]).reshape(
+                    -1, outer, PAGE, inner
+                )
+                new = np.zeros((len(target) * PAGE, outer, inner), np.uint32)
+                new[: len(rows)] = old.swapaxes(1, 2).reshape(-1, outer, inner)[rows]
+                pages = new.reshape(-1, PAGE, outer, inner).swapaxes(1, 2)
+                for part, page in zip(parts[len(source) :], pages, strict=True):
+                    self.device.upload(part, [page])
+
+    def copy_pages(self, source: list[int], target: list[int]) -> None:
+        """Keys and values of whole pages -> other pages."""
+        words, program = kv_words(self.config, self.kv_type), self.device.program("pages")
+        for layer in self.kv.values():
+            for buffer in (layer.keys, layer.values):
+                for a, b in zip(source, target, strict=True):
+                    program.copy(buffer, buffer, a * words, b * words, words)
+        program.run()
+
+    def clear_state(self) -> None:
+        program = self.device.program("state")
+        program.fill(self.state)
+        program.run()
+
+    def _copy(self, source: Buffer, target: Buffer) -> None:
+        program = self.device.program("state")
+        program.copy(source, target, 0, 0, self.state.num_bytes // 4)
+        program.run()

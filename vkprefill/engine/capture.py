@@ -1,0 +1,195 @@
+"""Softmax attention rows of chosen queries: a shader writes them to host-visible memory, attention stays fused.
+
+RowTap is the device side, which speculative prefill uses too; AttentionCapture is what a caller passes to Model.prefill
+and decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkprefill.engine import kernels
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.memory import PAGE
+from vkprefill.errors import RequestError
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.program import Program
+
+NUM_QUERIES, NUM_KEYS = 4, 5  # words of the step buffer
+
+
+class RowTap:
+    """Which queries of a run have their rows written, and where to.
+
+    A run takes at most `most` queries; `choose` says which tokens of the run they are and which row of the target each
+    fills.
+    """
+
+    def __init__(
+        self, device: Device, config: ModelConfig, pool: CachePool, scratch: dict[str, Buffer], most: int, kind: str
+    ) -> None:
+        self._config, self._pool, self._scratch, self.most = config, pool, scratch, most
+        splits = max(1, device.profile.attention_splits)
+        self._chosen = device.buffer("chosen_queries", (most, 2), np.uint32, memory="host", kind=kind)
+        self._part = device.buffer("row_sums", (splits, most, config.num_attention_heads, 2), kind=kind)
+
+    def choose(self, tokens: Sequence[int], rows: Sequence[int], num_keys: int) -> None:
+        """tokens[i] of the next run fills row rows[i] of the target with num_keys keys, those after the token zero."""
+        self._chosen.view()[: len(tokens)] = np.stack([tokens, rows], axis=-1)
+        step = self._scratch["step"].view()
+        step[NUM_QUERIES], step[NUM_KEYS] = len(tokens), num_keys
+
+    def record(self, p: Program, layer: int, rows: Buffer) -> None:
+        """rows[j, H, keys] of this layer's queries; while the layer is being recorded."""
+        c = self._config
+        kernels.attention_rows(
+            p,
+            self._scratch["query"],
+            self._chosen,
+            self._pool.page_table,
+            self._pool.kv[layer],
+            self._part,
+            rows,
+            heads=c.num_attention_heads,
+            kv_heads=c.num_key_value_heads,
+            scale=c.attention_scale,
+            kv_type=self._pool.kv_type,
+        )
+
+    def free(self) -> None:
+        self._chosen.free()
+        self._part.free()
+
+
+def checked_layers(layers: Sequence[int] | None, config: ModelConfig) -> tuple[int, ...]:
+    """Full-attention layers in rising order; None for all. RequestError for a layer without attention rows."""
+    chosen = config.attention_layers if layers is None else tuple(sorted(set(layers)))
+    for layer in chosen:
+        if layer not in config.attention_layers:
+            raise RequestError(
+                f"layers: {layer} has no attention rows, wanted some of {', '.join(map(str, config.attention_layers))}"
+            )
+    if not chosen:
+        raise RequestError("layers: none given, wanted at least one full-attention layer")
+    return chosen
+
+
+class AttentionCapture:
+    """Attention rows of a call. Filled anew by each call it is passed to; Q queries, S keys in the cache.
+
+    layers: indices of full-attention layers (None: all); queries: tokens of the call, negative from its end (None: all
+    of them: Q S H floats a layer; of a prompt of 20,000 tokens and 16 heads that is 25.6 GB, so choose). decode has one
+    query, its token.
+
+    Filled in:
+        pattern: layer -> float32 [H, Q, S], softmax rows: they sum to 1, and are 0 after the query.
+        attentions: one for each layer of the model, float32 [1, H, Q, S], None where there is none.
+        query_positions: int64 [Q]; key_positions: int64 [S]; token_ids: int64 [S], of the keys.
+    """
+
+    def __init__(self, layers: Sequence[int] | None = None, queries: Sequence[int] | None = (-1,)) -> None:
+        self.layers = layers
+        self.queries = queries
+        self.pattern: dict[int, np.ndarray] = {}
+        self.attentions: tuple[np.ndarray | None, ...] = ()
+        self.query_positions = self.key_positions = self.token_ids = np.zeros(0, np.int64)
+        self._recorder: CaptureRecorder | None = None
+
+
+class CaptureRecorder:
+    """The buffers and programs behind an AttentionCapture, for up to num_queries queries and `stride` keys; kept while
+    they suffice.
+    """
+
+    def __init__(self, model, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> None:
+        config, device = model.config, model.device
+        self.layers, self.num_queries = layers, num_queries
+        self.stride = -(-num_keys // PAGE) * PAGE
+        heads = config.num_attention_heads
+        layer_bytes = num_queries * heads * self.stride * 4
+        what = f"attention capture of {num_queries} queries, {heads} heads, {num_keys} keys in {len(layers)} layers"
+        if layer_bytes > device.info.max_buffer_bytes:
+            raise RequestError(
+                f"{what}: {layer_bytes / 2**20:,.0f} MiB for a layer, {device.info.name} allows "
+                f"{device.info.max_buffer_bytes / 2**20:,.0f} MiB; take fewer queries"
+            )
+        device.require(layer_bytes * len(layers), what)
+        self._model = model
+        self._programs: dict[int, Program] = {}
+        self._rows: dict[int, Buffer] = {}
+        self._tap = RowTap(device, config, model.pool, model.scratch, most, "capture")
+        for layer in layers:
+            self._rows[layer] = device.buffer(
+                f"L{layer:02d}.rows", (num_queries, heads, self.stride), memory="host", kind="capture"
+            )
+
+    def fits(self, model, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> bool:
+        return (
+            model is self._model
+            and layers == self.layers
+            and num_queries <= self.num_queries
+            and most <= self._tap.most
+            and num_keys <= self.stride
+        )
+
+    def program(self, num_rows: int, tokens: Sequence[int], rows: Sequence[int], num_keys: int) -> Program:
+        """The trunk for up to num_rows tokens with the rows of `tokens` (of the run) written."""
+        self._tap.choose(tokens, rows, num_keys)
+        if num_rows not in self._programs:
+            self._programs[num_rows] = self._model.forward.record_trunk(
+                "capture", num_rows, self._record, with_head=num_rows == 1
+            )
+        return self._programs[num_rows]
+
+    def _record(self, p: Program, layer: int) -> None:
+        if layer in self._rows:
+            self._tap.record(p, layer, self._rows[layer])
+
+    def read(self, layer: int, num_queries: int, num_keys: int) -> np.ndarray:
+        """float32 [H, Q, S]: one pass over host-visible memory, which may be slow to read."""
+        return self._rows[layer].view()[:num_queries, :, :num_keys].transpose(1, 0, 2).copy()
+
+    def free(self) -> None:
+        """Dropping the capture does this too; freeing twice does nothing."""
+        self._programs.clear()
+        self._tap.free()
+        for rows in self._rows.values():
+            rows.free()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_tap"):  # not so when it was refused
+            self.free()
+
+
+def query_indices(queries: Sequence[int] | None, num_tokens: int) -> np.ndarray:
+    """Non-negative indices int64 [Q] of the chosen tokens of a call, in the caller's order."""
+    if queries is None:
+        return np.arange(num_tokens)
+    indices = np.asarray(queries)
+    if indices.ndim != 1 or not len(indices) or indices.dtype.kind not in "iu":
+        raise RequestError(f"queries: found {queries!r}, wanted at least one token index")
+    if (bad := indices[(indices < -num_tokens) | (indices >= num_tokens)]).size:
+        raise RequestError(f"queries: found {bad[0]}, wanted -{num_tokens} to {num_tokens - 1}, a token of this call")
+    indices = np.where(indices < 0, indices + num_tokens, indices).astype(np.int64)
+    if len(np.unique(indices)) < len(indices):
+        raise RequestError(f"queries: found token {np.bincount(indices).argmax()} more than once, wanted each once")
+    return indices
+
+
+def fill_capture(
+    capture: AttentionCapture, recorder: CaptureRecorder, cache: Cache, query_slots: np.ndarray, config: ModelConfig
+) -> None:
+    """Copy the rows out of a recorder. query_slots: the cache slots of the queries."""
+    num_keys = len(cache)
+    capture.pattern = {layer: recorder.read(layer, len(query_slots), num_keys) for layer in recorder.layers}
+    capture.attentions = tuple(
+        capture.pattern[layer][None] if layer in capture.pattern else None for layer in range(config.num_hidden_layers)
+    )
+    capture.key_positions = np.array(cache.positions, np.int64)
+    capture.query_positions = capture.key_positions[query_slots]
+    capture.token_ids = np.array(cache.token_ids, np.int64)

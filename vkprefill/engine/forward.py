@@ -1,0 +1,118 @@
+"""The forward pass as programs: token ids -> hidden states of all layers -> logits and candidates.
+
+Reads like the model's table of contents; nothing runs here, the calls append dispatches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from vkprefill.engine import kernels
+from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.layers.attention import attention
+from vkprefill.engine.layers.delta_net import delta_net
+from vkprefill.engine.layers.mlp import mlp
+from vkprefill.engine.weights import ModelWeights
+from vkprefill.gguf.config import FULL_ATTENTION, ModelConfig
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.program import Program
+
+log = logging.getLogger("vkprefill")
+
+# GPU drivers may reset a device that is busy for 2 s; other dispatches reach less of the peak than the product that is
+# timed.
+SUBMISSION_S = 0.1
+MIN_SUBMISSION_FLOP = 1e9
+
+
+class ForwardPass:
+    """Records programs over one model's weights, cache pool and scratch buffers."""
+
+    def __init__(
+        self, device: Device, config: ModelConfig, pool: CachePool, scratch: dict[str, Buffer], weights: ModelWeights
+    ) -> None:
+        self._device, self._config, self._pool, self._scratch, self._weights = device, config, pool, scratch, weights
+
+    def record_trunk(
+        self,
+        name: str,
+        num_rows: int,
+        tap: Callable[[Program, int], None] | None = None,
+        last_layer: int | None = None,
+        with_head: bool = False,
+    ) -> Program:
+        """Token ids -> hidden states x of all layers, for up to num_rows tokens.
+
+        tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose
+        tap all ends;
+        with_head: logits and candidates of the last token too.
+        """
+        p, s, w, c = self._program(name, num_rows), self._scratch, self._weights, self._config
+        kernels.embedding(p, s["token_ids"], w.token_embd, s["x"])
+        for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers, strict=True)):
+            p.prefix = f"L{layer:02d}."
+            kernels.rms_norm(p, s["x"], weights.attn_norm, s["h"], eps=c.rms_norm_eps)
+            if kind == FULL_ATTENTION:
+                attention(
+                    p,
+                    s["h"],
+                    weights.mixer,
+                    s["x"],
+                    s,
+                    config=c,
+                    pool=self._pool,
+                    layer=layer,
+                    tap=tap,
+                    rows_only=layer == last_layer,
+                )
+                if layer == last_layer:
+                    break
+            else:
+                delta_net(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self._pool, layer=layer)
+            kernels.rms_norm(p, s["x"], weights.post_attention_norm, s["h"], eps=c.rms_norm_eps)
+            mlp(p, s["h"], weights.mlp, s["x"], s)
+        p.prefix = ""
+        if with_head:
+            self._append_head(p)
+        return p
+
+    def record_head(self) -> Program:
+        """Hidden state of the last token of the run before -> logits [V] and the best candidates."""
+        p = self._program("head", 1)
+        self._append_head(p)
+        return p
+
+    def record_logits(self, logits: Buffer) -> Program:
+        """Hidden states of the run before -> logits[rows, V] of its first `rows` tokens."""
+        p, s, w = self._program("logits", logits.shape[0]), self._scratch, self._weights
+        kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self._config.rms_norm_eps)
+        kernels.linear(p, s["h"], w.output, logits)
+        return p
+
+    def fit_submissions(self, num_rows: int) -> None:
+        """Bound a submission's work by the speed of one large product, so that it takes about SUBMISSION_S whatever the
+        GPU.
+        """
+        p, s, w = self._program("timing", num_rows), self._scratch, self._weights.layers[0].mlp.ffn_gate
+        kernels.linear(p, s["h"], w, s["ffn_gate"])
+        s["step"].view()[0] = num_rows
+        p.run()  # compiles
+        start = time.perf_counter()
+        p.run()
+        speed = 2.0 * w.rows * w.columns * num_rows / (time.perf_counter() - start)
+        bound = max(MIN_SUBMISSION_FLOP, speed * SUBMISSION_S)
+        self._device.profile = replace(self._device.profile, submission_flop=bound)
+        log.info("timing: %.2f TFLOP/s, a submission takes at most %.0f GFLOP", speed / 1e12, bound / 1e9)
+
+    def _program(self, name: str, num_rows: int) -> Program:
+        return self._device.program(name, step=self._scratch["step"], num_rows=num_rows)
+
+    def _append_head(self, p: Program) -> None:
+        s, w = self._scratch, self._weights
+        kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self._config.rms_norm_eps, last_row=True)
+        kernels.linear(p, s["h"], w.output, s["logits"], one_row=True)
+        kernels.top_k(p, s["logits"], s["seen"], s["block_best"], s["candidates"])

@@ -1,0 +1,32 @@
+"""One function for each shader: check shapes, choose constants and grid, append a dispatch to a program.
+
+Each works on the program's `num_rows` tokens at most (the step buffer says how many are in use) and allocates nothing.
+Shapes are written with the letters of ARCHITECTURE.md. A file for each family of shaders, as in shaders/.
+"""
+
+from vkprefill.engine.kernels.attention import attention, attention_gate, head_norm_rope, kv_store
+from vkprefill.engine.kernels.delta_net import causal_conv, delta_gates, delta_rule, gated_norm, l2_norm
+from vkprefill.engine.kernels.elementwise import rms_norm, swiglu
+from vkprefill.engine.kernels.matrix import embedding, linear
+from vkprefill.engine.kernels.sampling import top_k
+from vkprefill.engine.kernels.scoring import attention_rows, importance, importance_sum
+
+__all__ = [
+    "attention",
+    "attention_gate",
+    "attention_rows",
+    "causal_conv",
+    "delta_gates",
+    "delta_rule",
+    "embedding",
+    "gated_norm",
+    "head_norm_rope",
+    "importance",
+    "importance_sum",
+    "kv_store",
+    "l2_norm",
+    "linear",
+    "rms_norm",
+    "swiglu",
+    "top_k",
+]

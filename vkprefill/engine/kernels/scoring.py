@@ -1,0 +1,85 @@
+"""Softmax rows of chosen queries, and their reduction to the importance of each key."""
+
+from __future__ import annotations
+
+from vkprefill.engine.cache_pool import KVLayer
+from vkprefill.engine.kernels.common import ceil_div, check_shapes
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.program import Program
+
+
+def attention_rows(
+    p: Program,
+    q: Buffer,
+    chosen: Buffer,
+    pages: Buffer,
+    cache: KVLayer,
+    part: Buffer,
+    rows: Buffer,
+    *,
+    heads: int,
+    kv_heads: int,
+    scale: float,
+    kv_type: str,
+) -> None:
+    """rows[j, H, keys] = softmax row of each chosen query of q[T, H, Dh] over the cached keys, zero after the query.
+
+    chosen [Q, 2]: (token of this call, row of `rows`); the step buffer says how many of the Q are in use and how many
+    keys a row has. rows may be a host buffer. part [splits, Q, H, 2] is scratch.
+    """
+    splits, most = part.shape[:2]
+    stride = rows.shape[2]
+    check_shapes(
+        "attention_rows",
+        chosen=(chosen.shape, (most, 2)),
+        part=(part.shape[2:], (heads, 2)),
+        rows=(rows.shape[1:2], (heads,)),
+    )
+    local = p.device.profile.local_size
+    p.dispatch(
+        f"attention_scores_{kv_type}",
+        [p.step, q, chosen, pages, cache.keys, rows, part],
+        (splits, kv_heads, most),
+        constants={
+            "LOCAL_SIZE": local,
+            "HEADS": heads // kv_heads,
+            "G": kv_heads,
+            "Dh": q.shape[1] // heads,
+            "SCALE": scale,
+            "SPLITS": splits,
+        },
+        push={"stride": stride},
+        work=2.0 * most * stride * q.shape[1],
+    )
+    p.dispatch(
+        "attention_rows",
+        [p.step, chosen, part, rows],
+        (splits, heads, most),
+        constants={"LOCAL_SIZE": local, "H": heads, "SPLITS": splits},
+        push={"stride": stride},
+    )
+
+
+def importance(p: Program, rows: Buffer, best: Buffer, *, pool_size: int, first: bool) -> None:
+    """best[Q, keys] = max over heads of the pooled rows[Q, H, keys], and of what best holds unless first."""
+    check_shapes("importance", best=(best.shape, (rows.shape[0], rows.shape[2])))
+    local = p.device.profile.local_size
+    p.dispatch(
+        "importance",
+        [p.step, rows, best],
+        (ceil_div(rows.shape[2], local), rows.shape[0], 1),
+        constants={"LOCAL_SIZE": local, "H": rows.shape[1], "POOL": pool_size, "FIRST": int(first)},
+        push={"stride": rows.shape[2]},
+    )
+
+
+def importance_sum(p: Program, best: Buffer, total: Buffer) -> None:
+    """total[keys] += sum over the queries in use of best[Q, keys]."""
+    local = p.device.profile.local_size
+    p.dispatch(
+        "importance_sum",
+        [p.step, best, total],
+        (ceil_div(best.shape[1], local), 1, 1),
+        constants={"LOCAL_SIZE": local},
+        push={"stride": best.shape[1]},
+    )

@@ -1,0 +1,230 @@
+"""File -> device: matrices packed and split by rows into parts, vectors as float32.
+
+Slices of rows are checked for NaN and packed by threads (numpy works without the interpreter lock) while the slice
+before is uploaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from gguf import GGMLQuantizationType
+
+from vkprefill.gguf.config import FULL_ATTENTION, OUTPUT, TOKEN_EMBEDDING, ModelConfig
+from vkprefill.gguf.file import GGUFFile
+from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows, packed_row_bytes, padded_rows
+from vkprefill.gguf.tensors import TensorSpec, check_finite, read_vector, tensor_specs
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+
+PART_BYTES = 128 << 20  # of a matrix part: the least maxStorageBufferRange that Vulkan guarantees
+POOL_BYTES = 1 << 30  # of a buffer that holds many parts, where the device allows it
+VECTOR_ALIGN = 4  # vectors start at a word of 4 floats
+SLICE_BYTES = 1 << 20  # packed by one thread at a time: with what numpy makes on the way, it stays in a core's cache
+
+Progress = Callable[[str, int, int], None]
+"""progress(stage, done, total): bytes or tokens of a stage."""
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    """Rows [first_row, first_row + rows) of a matrix; buffer: a part of a pool."""
+
+    first_row: int
+    rows: int
+    buffer: Buffer
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix [rows, columns] on the device, in parts of rows. layout names its shader variant."""
+
+    name: str
+    layout: str
+    rows: int
+    columns: int
+    parts: tuple[MatrixPart, ...]
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    attn_q: Matrix
+    attn_k: Matrix
+    attn_v: Matrix
+    attn_output: Matrix
+    attn_q_norm: Buffer
+    attn_k_norm: Buffer
+
+
+@dataclass(frozen=True)
+class DeltaNetWeights:
+    attn_qkv: Matrix
+    attn_gate: Matrix
+    ssm_beta: Matrix
+    ssm_alpha: Matrix
+    ssm_out: Matrix
+    ssm_conv1d: Buffer
+    ssm_dt: Buffer
+    ssm_a: Buffer
+    ssm_norm: Buffer
+
+
+@dataclass(frozen=True)
+class MLPWeights:
+    ffn_gate: Matrix
+    ffn_up: Matrix
+    ffn_down: Matrix
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    attn_norm: Buffer
+    mixer: AttentionWeights | DeltaNetWeights
+    post_attention_norm: Buffer
+    mlp: MLPWeights
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    token_embd: Matrix
+    output_norm: Buffer
+    output: Matrix  # token_embd where the embeddings are tied
+    layers: tuple[LayerWeights, ...]
+    pools: tuple[Buffer, ...]  # the memory behind all of them
+
+
+def part_rows(rows: int, row_bytes: int) -> list[tuple[int, int]]:
+    """(first row, rows) of each part of a matrix whose packed rows have row_bytes."""
+    most = max(ROW_GROUP, PART_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
+    return [(first, min(most, rows - first)) for first in range(0, rows, most)]
+
+
+def weight_bytes(file: GGUFFile, config: ModelConfig) -> int:
+    """Device bytes of all weights: what `load_weights` allocates."""
+    return sum(4 * words for _, _, words in _pieces(file, config))
+
+
+def load_weights(file: GGUFFile, config: ModelConfig, device: Device, progress: Progress | None = None) -> ModelWeights:
+    """Upload every weight of the trunk. Raises GGUFError for NaN or infinity in a tensor."""
+    total, done = weight_bytes(file, config), 0
+    pools, places = _allocate(list(_pieces(file, config)), device)
+    tensors: dict[str, Matrix | Buffer] = {}
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for spec in tensor_specs(config):
+            if spec.role == "matrix":
+                tensors[spec.name] = _load_matrix(file, spec, places[spec.name], device, pool)
+            else:
+                tensors[spec.name] = replace(places[spec.name][0], shape=spec.shape)
+                device.upload(tensors[spec.name], [read_vector(file, spec)])
+            done += sum(place.num_bytes for place in places[spec.name])
+            if progress:
+                progress("loading weights", done, total)
+    return _assemble(tensors, config, pools)
+
+
+def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int]]:
+    """(tensor, label, 32-bit words) of everything that is laid out in the pools, in order.
+
+    The same tensor of all layers lies together, vectors first: a pipeline binds one pool, so this makes for the fewest.
+    """
+
+    def place(spec: TensorSpec) -> tuple[bool, str, str]:
+        return spec.role == "matrix", spec.name.split(".", 2)[-1], file.info(spec.name).type.name
+
+    for spec in sorted(tensor_specs(config), key=place):
+        if spec.role == "matrix":
+            row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[1])
+            for first, rows in part_rows(spec.shape[0], row_bytes):
+                yield spec.name, f"{spec.name}[{first}:{first + rows}]", padded_rows(rows) * row_bytes // 4
+        else:
+            yield spec.name, spec.name, -(-int(np.prod(spec.shape)) // VECTOR_ALIGN) * VECTOR_ALIGN
+
+
+def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> tuple[list[Buffer], dict[str, list[Buffer]]]:
+    """(pools, tensor -> its places in them). Pieces follow each other in few large buffers, so that layers can share
+    pipelines.
+    """
+    limit = min(POOL_BYTES, device.info.max_buffer_bytes) // 4
+    sizes, starts = [0], []
+    for _, _, words in pieces:
+        if sizes[-1] + words > limit:
+            sizes.append(0)
+        starts.append((len(sizes) - 1, sizes[-1]))
+        sizes[-1] += words
+    pools = [device.buffer(f"weights {i}", (size,), np.uint32, kind="weights") for i, size in enumerate(sizes)]
+    places: dict[str, list[Buffer]] = {}
+    for (name, label, words), (pool, offset) in zip(pieces, starts, strict=True):
+        places.setdefault(name, []).append(pools[pool].part(label, offset, (words,)))
+    return pools, places
+
+
+def _load_matrix(
+    file: GGUFFile, spec: TensorSpec, places: list[Buffer], device: Device, pool: ThreadPoolExecutor
+) -> Matrix:
+    weight_type, (rows, columns) = file.info(spec.name).type, spec.shape
+    row_bytes = packed_row_bytes(weight_type, columns)
+    step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
+    parts = []
+    for place, (first, count) in zip(places, part_rows(rows, row_bytes), strict=True):
+        slices = ((a, min(step, first + count - a)) for a in range(first, first + count, step))
+        device.upload(place, _ahead(pool, lambda part: _pack(file, spec.name, weight_type, *part), slices))
+        parts.append(MatrixPart(first, count, place))
+    return Matrix(spec.name, layout_of(weight_type).name, rows, columns, tuple(parts))
+
+
+def _pack(file: GGUFFile, name: str, weight_type: GGMLQuantizationType, first: int, count: int) -> np.ndarray:
+    check_finite(file, name, first, count)
+    return pack_rows(file.data(name)[first : first + count], weight_type)
+
+
+def _ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator:
+    """work(item) for each item in order, computed by the pool a few items ahead of the consumer."""
+    pending: deque = deque()
+    for item in items:
+        pending.append(pool.submit(work, item))
+        if len(pending) > pool._max_workers:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _assemble(tensors: dict[str, Matrix | Buffer], config: ModelConfig, pools: list[Buffer]) -> ModelWeights:
+    layers = []
+    for layer, kind in enumerate(config.layer_types):
+
+        def get(name: str, prefix: str = f"blk.{layer}.") -> Matrix | Buffer:
+            return tensors[prefix + name]
+
+        mixer: AttentionWeights | DeltaNetWeights
+        if kind == FULL_ATTENTION:
+            mixer = AttentionWeights(
+                attn_q=get("attn_q.weight"),
+                attn_k=get("attn_k.weight"),
+                attn_v=get("attn_v.weight"),
+                attn_output=get("attn_output.weight"),
+                attn_q_norm=get("attn_q_norm.weight"),
+                attn_k_norm=get("attn_k_norm.weight"),
+            )
+        else:
+            mixer = DeltaNetWeights(
+                attn_qkv=get("attn_qkv.weight"),
+                attn_gate=get("attn_gate.weight"),
+                ssm_beta=get("ssm_beta.weight"),
+                ssm_alpha=get("ssm_alpha.weight"),
+                ssm_out=get("ssm_out.weight"),
+                ssm_conv1d=get("ssm_conv1d.weight"),
+                ssm_dt=get("ssm_dt.bias"),
+                ssm_a=get("ssm_a"),
+                ssm_norm=get("ssm_norm.weight"),
+            )
+        mlp = MLPWeights(ffn_gate=get("ffn_gate.weight"), ffn_up=get("ffn_up.weight"), ffn_down=get("ffn_down.weight"))
+        layers.append(LayerWeights(get("attn_norm.weight"), mixer, get("post_attention_norm.weight"), mlp))
+    embedding = tensors[TOKEN_EMBEDDING]
+    return ModelWeights(
+        embedding, tensors["output_norm.weight"], tensors.get(OUTPUT, embedding), tuple(layers), tuple(pools)
+    )

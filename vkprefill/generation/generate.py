@@ -1,0 +1,335 @@
+"""Prompt -> answer: generate_step (token ids) < stream_generate (pieces of text) < generate (the whole result)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.errors import ContextLengthError, RequestError
+from vkprefill.generation.sampling import Sampler, SamplingConfig
+from vkprefill.specprefill import guards
+from vkprefill.specprefill.pipeline import SpecPrefill
+from vkprefill.specprefill.plan import Plan, RequestFacts, SpecPrefillReport, finish_plan, given_plan
+from vkprefill.specprefill.settings import SpecPrefillConfig
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
+"""Text (one user message, if the file has a chat template), token ids as they stand, or chat messages."""
+
+P = TypeVar("P", str, list[int])
+
+TEMPLATE_ARGUMENTS = ("self", "messages", "tools", "add_generation_prompt")
+OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasoning before the answer
+
+
+@dataclass
+class Timings:
+    """Token counts and milliseconds of one generation; `as_dict` has llama-server's names.
+
+    cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the target ran; specprefill: the status;
+    predicted_n: tokens sampled, the end-of-generation token included; predicted_ms: from the first to the last of them,
+    so that rates count one less (None for a single token).
+    """
+
+    cache_n: int = 0
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+    specprefill: str = guards.DISABLED
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "cache_n": self.cache_n,
+            "prompt_n": self.prompt_n,
+            "prompt_ms": self.prompt_ms,
+            "prompt_per_token_ms": _ratio(self.prompt_ms, self.prompt_n),
+            "prompt_per_second": _ratio(self.prompt_n * 1e3, self.prompt_ms),
+            "predicted_n": self.predicted_n,
+            "predicted_ms": self.predicted_ms,
+            "predicted_per_token_ms": _ratio(self.predicted_ms, self.predicted_n - 1),
+            "predicted_per_second": _ratio((self.predicted_n - 1) * 1e3, self.predicted_ms) or None,
+            "specprefill": self.specprefill,
+        }
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b > 0 else None
+
+
+@dataclass
+class GenerationPart:
+    """A piece of the answer. text may be empty while a character is incomplete; the last part has a finish_reason.
+
+    finish_reason: "stop" (the model ended its answer) or "length" (max_tokens or the context is used up).
+    """
+
+    text: str
+    token_id: int | None
+    timings: Timings
+    specprefill: SpecPrefillReport
+    finish_reason: str | None = None
+
+
+@dataclass
+class GenerationResult:
+    """A whole answer. token_ids: those of the text, without the end-of-generation token."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = "length"
+    timings: Timings = field(default_factory=Timings)
+    specprefill: SpecPrefillReport | None = None
+
+    def add(self, part: GenerationPart) -> None:
+        self.text += part.text
+        if part.token_id is not None:
+            self.token_ids.append(part.token_id)
+        self.finish_reason = part.finish_reason or self.finish_reason
+        self.timings, self.specprefill = part.timings, part.specprefill
+
+    def as_dict(self) -> dict[str, object]:
+        """The object that `generate --json` prints."""
+        return {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "timings": self.timings.as_dict(),
+            "specprefill": self.specprefill.as_dict() if self.specprefill else None,
+        }
+
+
+def encode_prompt(
+    model: Model,
+    prompt: Prompt,
+    *,
+    raw: bool = False,
+    system_prompt: str | None = None,
+    template_kwargs: Mapping[str, object] | None = None,
+) -> tuple[list[int], bool]:
+    """(token ids, whether the model is asked to think first).
+
+    raw: text as it stands, special tokens in it are read as such. Raises RequestError for an empty prompt.
+    """
+    if isinstance(prompt, str):
+        _not_empty(prompt)
+        if raw or model.chat_template is None:
+            ids = model.tokenizer.encode(prompt, special=True)
+            if model.tokenizer.add_bos and model.tokenizer.bos_token_id is not None:
+                ids = [model.tokenizer.bos_token_id, *ids]
+            return _not_empty(ids), False
+        prompt = [{"role": "user", "content": prompt}]
+        if system_prompt is not None:
+            prompt = [{"role": "system", "content": system_prompt}, *prompt]
+    if len(prompt) and isinstance(prompt[0], Mapping):
+        if model.chat_template is None:
+            raise RequestError(f"messages: {model.path.name} has no chat template")
+        ids = model.chat_template.encode(prompt, **template_variables(template_kwargs))
+        return _not_empty(ids), ends_in_thinking(model, ids)
+    if not all(isinstance(token, int | np.integer) for token in prompt):
+        raise RequestError("prompt: wanted text, messages or token ids")
+    return _not_empty([int(token) for token in prompt]), False
+
+
+def template_variables(template_kwargs: Mapping[str, object] | None) -> dict[str, object]:
+    """A request's variables of the chat template. RequestError for the names that it is called with anyway."""
+    variables = dict(template_kwargs or {})
+    for name in variables:
+        if not isinstance(name, str) or name in TEMPLATE_ARGUMENTS:
+            raise RequestError(f"chat template variable {name!r}: cannot be set here")
+    return variables
+
+
+def ends_in_thinking(model: Model, token_ids: Sequence[int]) -> bool:
+    return model.tokenizer.decode(token_ids[-8:]).rstrip().endswith(OPEN_THINKING)
+
+
+def _not_empty(prompt: P) -> P:
+    if not prompt:
+        raise RequestError("prompt: it is empty, wanted at least one token")
+    return prompt
+
+
+def generate_step(
+    model: Model,
+    token_ids: Sequence[int],
+    cache: Cache,
+    sampler: Sampler,
+    *,
+    timings: Timings,
+    positions: Sequence[int] | None = None,
+    progress: PrefillProgress | None = None,
+) -> Iterator[int]:
+    """Sampled token ids, without end: prefill token_ids, then decode each sampled token when the next is asked for.
+
+    positions: of token_ids (None: following those in the cache).
+
+    Adds to timings as it goes.
+    """
+    generated: list[int] = []
+    start = time.perf_counter()
+    token_id = _next_token(model, token_ids, cache, sampler, generated, positions, progress)
+    now = time.perf_counter()
+    timings.prompt_n += len(token_ids)
+    timings.prompt_ms += (now - start) * 1e3
+    start = now
+    while True:
+        timings.predicted_n += 1
+        timings.predicted_ms = (time.perf_counter() - start) * 1e3
+        yield token_id
+        if sampler.config.presence_penalty and token_id not in generated:
+            generated.append(token_id)
+        token_id = _next_token(model, token_id, cache, sampler, generated)
+
+
+def _next_token(
+    model: Model,
+    tokens: Sequence[int] | int,
+    cache: Cache,
+    sampler: Sampler,
+    generated: list[int],
+    positions: Sequence[int] | None = None,
+    progress: PrefillProgress | None = None,
+) -> int:
+    """Run the prompt (a sequence) or one token (an int) and sample the next. generated: distinct tokens the penalty
+    applies to.
+    """
+    penalty, count = sampler.config.presence_penalty, sampler.num_candidates
+    single = isinstance(tokens, int)
+    if count is None:
+        logits = model.decode(tokens, cache) if single else model.prefill(tokens, positions, cache, progress=progress)
+        logits[generated] -= np.float32(penalty)
+        return sampler.sample(np.arange(len(logits)), logits)
+    if penalty:
+        model.mark_seen(generated)  # each time: another generation may have come between
+    count = min(count, model.config.vocab_size)
+    if single:
+        candidates = model.decode_candidates(tokens, cache, count, penalty=penalty)
+    else:
+        candidates = model.prefill_candidates(
+            tokens, cache, count, positions=positions, penalty=penalty, progress=progress
+        )
+    return sampler.sample(*candidates)
+
+
+def stream_tokens(
+    model: Model,
+    token_ids: Sequence[int],
+    cache: Cache,
+    sampling: SamplingConfig,
+    plan: Plan,
+    *,
+    max_tokens: int | None = None,
+    timings: Timings | None = None,
+    started: float | None = None,
+    progress: PrefillProgress | None = None,
+    make_sampler: Callable[[SamplingConfig], Sampler] = Sampler,
+) -> Iterator[GenerationPart]:
+    """The answer to a prompt of token ids, piece by piece, on the caller's cache. See stream_generate.
+
+    sampling: resolved; plan: which tokens of the prompt are run (the others are in the cache, or left out); started:
+    the time, by time.perf_counter, that ttft_ms counts from.
+    """
+    check_max_tokens(max_tokens)
+    started = time.perf_counter() if started is None else started
+    timings, report = timings or Timings(), plan.report
+    timings.specprefill = report.status
+    room = cache.max_context - len(cache) - len(plan.kept)
+    if room < 1:
+        raise ContextLengthError(
+            f"context: the prompt needs {len(cache) + len(plan.kept)} tokens, the context holds {cache.max_context}; "
+            "at least one more is needed for the answer"
+        )
+    limit = min(room + 1, max_tokens or room + 1)  # the last token sampled need not be run
+    decoder = model.tokenizer.stream_decoder(special=False)
+    run_ids = np.asarray(token_ids)[plan.kept]
+    for token_id in generate_step(
+        model, run_ids, cache, make_sampler(sampling), timings=timings, positions=plan.kept, progress=progress
+    ):
+        if timings.predicted_n == 1:
+            report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - started) * 1e3
+        if token_id in model.tokenizer.eog_token_ids:
+            yield GenerationPart(decoder.finish(), None, timings, report, "stop")
+            return
+        last = timings.predicted_n == limit
+        text = decoder.push(token_id) + (decoder.finish() if last else "")
+        yield GenerationPart(text, token_id, timings, report, "length" if last else None)
+        if last:
+            return
+
+
+def check_max_tokens(max_tokens: int | None) -> None:
+    """RequestError unless it is None or a whole number above 0."""
+    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
+        raise RequestError(f"max_tokens: found {max_tokens!r}, wanted a whole number of at least 1")
+
+
+def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
+    """All new tokens, without a draft."""
+    kept = np.arange(cached_n, num_tokens)
+    plan = Plan(kept, SpecPrefillReport(guards.DISABLED, "no draft model in use", num_tokens, cached_n))
+    return finish_plan(plan, kept, None)
+
+
+def stream_generate(
+    model: Model,
+    prompt: Prompt,
+    *,
+    draft: Model | SpecPrefill | None = None,
+    spec: SpecPrefillConfig | None = None,
+    kept_ranges: Sequence[Sequence[int]] | None = None,
+    max_tokens: int | None = 64,
+    sampling: SamplingConfig | None = None,
+    raw: bool = False,
+    system_prompt: str | None = None,
+    template_kwargs: Mapping[str, object] | None = None,
+    progress: PrefillProgress | None = None,
+) -> Iterator[GenerationPart]:
+    """Pieces of the answer as they come.
+
+    draft: a model for speculative prefill (or a SpecPrefill of this model, which remembers between calls); spec: its
+    settings; kept_ranges: an earlier answer's, in place of scoring; max_tokens: None for as many as the context holds;
+    sampling: settings left out come from the file or Qwen3.5's card. Raises RequestError for a prompt that is empty or
+    longer than the context.
+    """
+    check_max_tokens(max_tokens)
+    started = time.perf_counter()
+    ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
+    resolved = (sampling or SamplingConfig()).resolve(model.metadata, thinking)
+    speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else draft
+    cache = model.new_cache()
+    try:
+        if speculative is None:
+            plan = dense_plan(len(ids)) if kept_ranges is None else given_plan(kept_ranges, len(ids))
+        else:
+            plan = speculative.plan(ids, config=spec, facts=_facts(prompt), kept_ranges=kept_ranges, progress=progress)
+        yield from stream_tokens(
+            model, ids, cache, resolved, plan, max_tokens=max_tokens, started=started, progress=progress
+        )
+    finally:
+        cache.close()
+        if speculative is not draft:
+            speculative.close()
+
+
+def _facts(prompt: Prompt) -> RequestFacts:
+    messages = [m for m in prompt if isinstance(m, Mapping)] if not isinstance(prompt, str) else []
+    return RequestFacts(roles=tuple(str(m.get("role")) for m in messages))
+
+
+def generate(model: Model, prompt: Prompt, **options: object) -> GenerationResult:
+    """The whole answer; options as for stream_generate."""
+    return collect(stream_generate(model, prompt, **options))
+
+
+def collect(parts: Iterator[GenerationPart]) -> GenerationResult:
+    """All parts as one result."""
+    result = GenerationResult()
+    for part in parts:
+        result.add(part)
+    return result

@@ -1,0 +1,221 @@
+"""A conversation: the cache is kept between turns, so that a turn prefills only what is new.
+
+A chat template seldom repeats what it rendered before to the last token (the generation prompt and the thinking part
+go). So the place where the last message of the history ends is marked, and a turn goes on from the longest beginning of
+its prompt that a state exists for. With a draft, each turn's new tokens are scored and pruned; what earlier turns left
+out stays out, unless a turn asks for an exact state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.engine.prompt_cache import PromptCache
+from vkprefill.errors import ContextLengthError, RequestError
+from vkprefill.generation.generate import (
+    GenerationPart,
+    GenerationResult,
+    Timings,
+    collect,
+    dense_plan,
+    ends_in_thinking,
+    stream_tokens,
+    template_variables,
+)
+from vkprefill.generation.sampling import Sampler, SamplingConfig
+from vkprefill.specprefill.pipeline import SpecPrefill
+from vkprefill.specprefill.plan import Plan, RequestFacts, given_plan
+from vkprefill.specprefill.settings import SpecPrefillConfig
+
+
+class Session:
+    """Several turns with one model, and a draft for speculative prefill if given. Close it to give its memory back.
+
+    draft: a model with the same vocabulary; spec: settings of speculative prefill; max_context: of the cache (None: all
+    the model has).
+    importance: float32 [T], of the last prompt's tokens; None where it was not scored.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        draft: Model | None = None,
+        spec: SpecPrefillConfig | None = None,
+        *,
+        max_context: int | None = None,
+    ) -> None:
+        self.model = model
+        self._speculative = SpecPrefill(model, draft, spec) if draft is not None else None
+        self._prompts = PromptCache(model.new_cache(max_context))
+        self.importance: np.ndarray | None = None
+
+    @property
+    def cache(self) -> Cache:
+        return self._prompts.cache
+
+    def stream(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        max_tokens: int | None = None,
+        sampling: SamplingConfig | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        template_kwargs: Mapping[str, object] | None = None,
+        specprefill: bool = True,
+        spec: SpecPrefillConfig | None = None,
+        kept_ranges: Sequence[Sequence[int]] | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> Iterator[GenerationPart]:
+        """The answer to the conversation so far, piece by piece. messages: all of them, from the first.
+
+        specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges: for this turn.
+        timings.cache_n says how many prompt tokens were not looked at again.
+        """
+        started = time.perf_counter()
+        template = self.model.chat_template
+        if template is None:
+            raise RequestError(f"chat: {self.model.path.name} has no chat template")
+        options = template_variables(template_kwargs)
+        ids = template.encode(messages, tools=tools, **options)
+        history = template.encode(messages, tools=tools, add_generation_prompt=False, **options)
+        facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
+        yield from self.stream_ids(
+            ids,
+            mark_at=[len(history)] if ids[: len(history)] == history else [],
+            max_tokens=max_tokens,
+            sampling=sampling,
+            specprefill=specprefill,
+            spec=spec,
+            facts=facts,
+            kept_ranges=kept_ranges,
+            progress=progress,
+            started=started,
+        )
+
+    def stream_ids(
+        self,
+        ids: Sequence[int],
+        *,
+        mark_at: Sequence[int] = (),
+        max_tokens: int | None = None,
+        sampling: SamplingConfig | None = None,
+        specprefill: bool = True,
+        spec: SpecPrefillConfig | None = None,
+        facts: RequestFacts | None = None,
+        kept_ranges: Sequence[Sequence[int]] | None = None,
+        progress: PrefillProgress | None = None,
+        scoring_progress: PrefillProgress | None = None,
+        started: float | None = None,
+        make_sampler: Callable[[SamplingConfig], Sampler] = Sampler,
+    ) -> Iterator[GenerationPart]:
+        """As stream, for a conversation rendered by the caller.
+
+        mark_at: rising lengths of the beginnings that later prompts will share, the last being that of the history;
+        scoring_progress: of the draft (None: progress); started: the time that ttft_ms counts from.
+        """
+        started = time.perf_counter() if started is None else started
+        model, prompts, ids = self.model, self._prompts, list(ids)
+        sampling = (sampling or SamplingConfig()).resolve(model.metadata, ends_in_thinking(model, ids))
+        if len(ids) >= self.cache.max_context and (self._speculative is None or not specprefill):
+            raise ContextLengthError(
+                f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}"
+            )
+        reused = prompts.go_back(ids, exact_only=self._speculative is None or not specprefill)
+        if self._speculative is None:
+            plan = dense_plan(len(ids), reused) if kept_ranges is None else given_plan(kept_ranges, len(ids), reused)
+        else:
+            plan = self._speculative.plan(
+                ids,
+                cached_n=reused,
+                config=spec,
+                facts=facts,
+                kept_ranges=kept_ranges,
+                enabled=specprefill,
+                mark_at=mark_at[-1] if mark_at else None,
+                progress=scoring_progress or progress,
+            )
+        if not prompts.exact:
+            plan.report.reason += "; what earlier turns left out stays out"
+        self.importance = plan.importance
+        timings, num_kept = Timings(cache_n=reused), len(plan.kept)
+
+        def ran(done: int, _: int) -> None:
+            if progress:
+                progress(before + done, num_kept)
+
+        before = 0  # tokens run by earlier calls of the model
+        for end in mark_at:
+            if reused < end < len(ids):
+                plan = self._prefill_and_mark(ids, end, plan, timings, ran)
+                before = timings.prompt_n
+        rows = len(self.cache) + len(plan.kept)
+        try:
+            yield from stream_tokens(
+                model,
+                ids,
+                self.cache,
+                sampling,
+                plan,
+                max_tokens=max_tokens,
+                timings=timings,
+                started=started,
+                progress=ran,
+                make_sampler=make_sampler,
+            )
+        finally:
+            if len(self.cache) >= rows:  # the prompt was run: not so after an interrupt in prefill
+                prompts.note(ids[len(prompts.prompt) :], exact=not plan.sparse)
+                prompts.note(self.cache.token_ids[rows:])
+
+    def _prefill_and_mark(
+        self, ids: list[int], end: int, plan: Plan, timings: Timings, progress: PrefillProgress | None
+    ) -> Plan:
+        """Run what comes before `end` and mark that; returns the plan of the rest."""
+        kept, start = plan.kept[plan.kept < end], time.perf_counter()
+        if len(kept):
+            self.model.extend(np.asarray(ids)[kept], self.cache, positions=kept, progress=progress)
+        new = ids[len(self._prompts.prompt) : end]
+        self._prompts.note(new, exact=len(kept) == len(new))
+        self._prompts.mark()
+        timings.prompt_n += len(kept)
+        timings.prompt_ms += (time.perf_counter() - start) * 1e3
+        return replace(plan, kept=plan.kept[plan.kept >= end])
+
+    def generate(self, messages: Sequence[Mapping[str, object]], **options: object) -> GenerationResult:
+        """The whole answer; options as for stream."""
+        return collect(self.stream(messages, **options))
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        """The tokens that the cache stands for, those left out by sparse prefills included."""
+        return self._prompts.prompt
+
+    def reach(self, ids: Sequence[int], *, exact_only: bool) -> int:
+        """How many first tokens of a prompt need not be run again; exact_only: as for a turn without speculative
+        prefill.
+        """
+        return self._prompts.reach(ids, exact_only=exact_only or self._speculative is None)
+
+    def start_from(self, other: Session, ids: Sequence[int], *, exact_only: bool) -> int:
+        """Forget the conversation and begin with what another session of the model has of a prompt; its length. The
+        other one keeps it.
+        """
+        self.reset()
+        return self._prompts.start_from(other._prompts, ids, exact_only=exact_only or self._speculative is None)
+
+    def reset(self) -> None:
+        """Forget the conversation; its memory goes back to the models' pools."""
+        self._prompts.reset()
+        if self._speculative is not None:
+            self._speculative.reset()
+
+    def close(self) -> None:
+        self._prompts.close()
+        if self._speculative is not None:
+            self._speculative.close()

@@ -1,0 +1,355 @@
+"""GGUF container -> checked metadata and tensor records over a read-only memory map.
+
+Layout, all little-endian: "GGUF", u32 version, u64 tensor count, u64 key count; the keys with their values; the tensor
+records (name, sizes innermost first, type, offset); then, from the next multiple of general.alignment, the data.
+Nothing in the file is trusted: each count and length is compared with the bytes that are left before it is used, so a
+damaged header costs neither memory nor time. Strings must be UTF-8 (a byte-level vocabulary stores printable
+stand-ins of its bytes, so real files are).
+"""
+
+import math
+import mmap
+import os
+import stat
+import struct
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFValueType, quants
+
+from vkprefill.display import printable
+from vkprefill.errors import GGUFError, UnsupportedModelError
+
+MAGIC = b"GGUF"
+SUPPORTED_VERSIONS = (2, 3)
+MAX_DIMS = 4
+MAX_NAME_BYTES = 255  # of a key or a tensor name; ggml itself stops at 64 for tensors
+MAX_LABEL = 120  # characters of a path in a message
+MAX_ARRAY_ITEMS = 1 << 22  # sixteen times the largest vocabulary in use
+MIN_KEY_BYTES = 8 + 1 + 4 + 1  # name length, one character, type, one byte of value
+MIN_RECORD_BYTES = 8 + 1 + 4 + 8 + 4 + 8  # name length, one character, dims, one size, type, offset
+
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+
+NUMBER_DTYPES = {
+    GGUFValueType.UINT8: np.dtype("u1"),
+    GGUFValueType.INT8: np.dtype("i1"),
+    GGUFValueType.UINT16: np.dtype("<u2"),
+    GGUFValueType.INT16: np.dtype("<i2"),
+    GGUFValueType.UINT32: np.dtype("<u4"),
+    GGUFValueType.INT32: np.dtype("<i4"),
+    GGUFValueType.FLOAT32: np.dtype("<f4"),
+    GGUFValueType.BOOL: np.dtype("u1"),
+    GGUFValueType.UINT64: np.dtype("<u8"),
+    GGUFValueType.INT64: np.dtype("<i8"),
+    GGUFValueType.FLOAT64: np.dtype("<f8"),
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor record. `shape` is in numpy order, outermost first; `offset` counts from the start of the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: GGMLQuantizationType
+    offset: int
+    num_bytes: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the innermost dimension; 1 for a vector."""
+        return math.prod(self.shape[:-1])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.num_bytes // self.num_rows
+
+
+@dataclass(frozen=True, eq=False)
+class GGUFFile:
+    """An open GGUF file whose header has been checked. The map is released with the last array made from it.
+
+    `metadata` holds int, float, bool and str values, list[str] for arrays of strings, read-only numpy arrays for the
+    other arrays. `tensors` keeps the order of the file.
+    """
+
+    path: Path
+    size_bytes: int
+    metadata: dict[str, object]
+    tensors: dict[str, TensorInfo]
+    _bytes: np.ndarray = field(repr=False)  # uint8 [size_bytes], read-only view of the map
+
+    @cached_property
+    def label(self) -> str:
+        """The path as error messages show it: one printable line."""
+        return printable(self.path, MAX_LABEL)
+
+    def info(self, name: str) -> TensorInfo:
+        """The record of a tensor. Raises GGUFError when the file has none of that name."""
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise GGUFError(f"{self.label}: {name}: missing tensor") from None
+
+    def data(self, name: str) -> np.ndarray:
+        """uint8 [rows, row_bytes], a read-only view of the file. Raises GGUFError when the tensor is missing."""
+        info = self.info(name)
+        return self._bytes[info.offset : info.offset + info.num_bytes].reshape(info.num_rows, info.row_bytes)
+
+    def dequantize(self, name: str) -> np.ndarray:
+        """float32 in the tensor's shape, a copy (the whole tensor: for vectors, tools and tests).
+
+        Raises GGUFError when the tensor is missing, UnsupportedModelError for a type that package gguf cannot decode.
+        """
+        info = self.info(name)
+        try:
+            values = quants.dequantize(self.data(name), info.type)
+        except NotImplementedError:
+            raise UnsupportedModelError(f"{self.label}: {name}: type {info.type.name} cannot be decoded") from None
+        return np.array(values, np.float32).reshape(info.shape)
+
+
+def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
+    """Map a GGUF file and read its header; no tensor data is touched.
+
+    Raises GGUFError when the file cannot be read, is damaged or is no GGUF file, and UnsupportedModelError for sound
+    files outside what is handled: other versions, big-endian, one part of a split model, unknown tensor types.
+    """
+    path = Path(path)
+    label = printable(path, MAX_LABEL)
+    mapped = _map_file(path, label)
+    header = _Header(mapped, label)
+    num_tensors, num_keys = _read_start(header)
+    metadata = _read_metadata(header, num_keys)
+    _refuse_split(metadata, label)
+    tensors = _read_tensors(header, num_tensors, _alignment(metadata, label))
+    return GGUFFile(path, len(mapped), metadata, tensors, np.frombuffer(mapped, np.uint8))
+
+
+def _map_file(path: Path, label: str) -> mmap.mmap:
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise GGUFError(f"{label}: is a directory, wanted a GGUF file")
+        if not stat.S_ISREG(mode):  # opening a FIFO would block
+            raise GGUFError(f"{label}: is not a regular file, wanted a GGUF file")
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise GGUFError(f"{label}: is empty, wanted a GGUF file")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise GGUFError(f"{label}: cannot be read: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:  # a NUL byte in the path
+        raise GGUFError(f"{label}: cannot be read: {error}") from error
+
+
+class _Header:
+    """A cursor over the header. Every read is checked against the end of the file; `what` names the part read."""
+
+    def __init__(self, mapped: mmap.mmap, label: str) -> None:
+        self.mapped = mapped
+        self.label = label
+        self.position = 0
+
+    @property
+    def bytes_left(self) -> int:
+        return len(self.mapped) - self.position
+
+    def error(self, message: str) -> GGUFError:
+        return GGUFError(f"{self.label}: {message}")
+
+    def advance(self, num_bytes: int, what: str) -> int:
+        """Step over `num_bytes`; the position before them."""
+        if num_bytes > self.bytes_left:
+            raise self.error(
+                f"{what}: the file ends too early (at byte {len(self.mapped)}, {num_bytes} bytes are wanted at byte"
+                f" {self.position}); is the download complete?"
+            )
+        start = self.position
+        self.position += num_bytes
+        return start
+
+    def u32(self, what: str) -> int:
+        return U32.unpack_from(self.mapped, self.advance(4, what))[0]
+
+    def u64(self, what: str) -> int:
+        return U64.unpack_from(self.mapped, self.advance(8, what))[0]
+
+    def name(self, what: str) -> str:
+        """A key or the name of a tensor: short and printable, so that messages can show it."""
+        length = self.u64(what)
+        if not 1 <= length <= MAX_NAME_BYTES:
+            raise self.error(f"{what}: name of {length} bytes, wanted 1 to {MAX_NAME_BYTES}")
+        start = self.advance(length, what)
+        raw = self.mapped[start : start + length]
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            text = ""
+        if not text.isprintable() or not text:
+            raise self.error(f"{what}: name {printable(raw)} is not printable UTF-8")
+        return text
+
+    def strings(self, count: int, what: str) -> list[str]:
+        """`count` strings. One tight loop: a vocabulary has half a million."""
+        mapped, size, unpack = self.mapped, len(self.mapped), U64.unpack_from
+        position, texts = self.position, []
+        try:
+            for _ in range(count):
+                end = position + 8 + unpack(mapped, position)[0]
+                if end > size:
+                    break
+                texts.append(mapped[position + 8 : end].decode())
+                position = end
+        except struct.error:  # fewer than 8 bytes are left for a length
+            pass
+        except UnicodeDecodeError:
+            raise self.error(f"{what}: string {len(texts)} is not UTF-8") from None
+        if len(texts) < count:
+            raise self.error(f"{what}: string {len(texts)} of {count} goes beyond the end of the file")
+        self.position = position
+        return texts
+
+    def numbers(self, count: int, value_type: GGUFValueType, what: str) -> np.ndarray:
+        """`count` numbers as an own read-only array; bool for BOOL."""
+        dtype = NUMBER_DTYPES[value_type]
+        values = np.frombuffer(self.mapped, dtype, count, self.advance(count * dtype.itemsize, what))
+        if value_type == GGUFValueType.BOOL:
+            if values.size and values.max() > 1:
+                raise self.error(f"{what}: bool of value {values.max()}, wanted 0 or 1")
+            dtype = np.dtype(bool)
+        values = values.astype(dtype)
+        values.flags.writeable = False
+        return values
+
+    def value_type(self, what: str) -> GGUFValueType:
+        number = self.u32(what)
+        try:
+            return GGUFValueType(number)
+        except ValueError:
+            raise self.error(f"{what}: value type {number}, wanted 0 to {max(GGUFValueType).value}") from None
+
+    def value(self, what: str) -> object:
+        value_type = self.value_type(what)
+        if value_type == GGUFValueType.ARRAY:
+            return self.array(what)
+        if value_type == GGUFValueType.STRING:
+            return self.strings(1, what)[0]
+        return self.numbers(1, value_type, what)[0].item()
+
+    def array(self, what: str) -> list[str] | np.ndarray:
+        item_type = self.value_type(what)
+        count = self.u64(what)
+        if item_type == GGUFValueType.ARRAY:
+            raise UnsupportedModelError(f"{self.label}: {what}: arrays of arrays are not supported")
+        item_bytes = 8 if item_type == GGUFValueType.STRING else NUMBER_DTYPES[item_type].itemsize
+        if count > MAX_ARRAY_ITEMS or count * item_bytes > self.bytes_left:
+            wanted = min(MAX_ARRAY_ITEMS, self.bytes_left // item_bytes)
+            raise self.error(f"{what}: array of {count} items, wanted at most {wanted}")
+        if item_type == GGUFValueType.STRING:
+            return self.strings(count, what)
+        return self.numbers(count, item_type, what)
+
+
+def _read_start(header: _Header) -> tuple[int, int]:
+    """Magic, version and the two counts -> (number of tensors, number of keys)."""
+    magic = header.mapped[: len(MAGIC)]
+    if magic != MAGIC:
+        raise header.error(f"starts with {magic!r}, wanted {MAGIC!r}: not a GGUF file")
+    header.advance(len(MAGIC), "magic")
+    version = header.u32("version")
+    if int.from_bytes(U32.pack(version), "big") in SUPPORTED_VERSIONS:
+        raise UnsupportedModelError(f"{header.label}: big-endian GGUF file, wanted little-endian")
+    if version not in SUPPORTED_VERSIONS:
+        raise UnsupportedModelError(f"{header.label}: GGUF version {version}, wanted 2 or 3")
+    num_tensors = header.u64("tensor count")
+    num_keys = header.u64("key count")
+    for what, count, min_bytes in (("key", num_keys, MIN_KEY_BYTES), ("tensor", num_tensors, MIN_RECORD_BYTES)):
+        if count * min_bytes > header.bytes_left:
+            raise header.error(
+                f"{what} count {count}, but the {header.bytes_left} bytes that follow hold at most"
+                f" {header.bytes_left // min_bytes}"
+            )
+    return num_tensors, num_keys
+
+
+def _read_metadata(header: _Header, num_keys: int) -> dict[str, object]:
+    metadata: dict[str, object] = {}
+    for index in range(num_keys):
+        key = header.name(f"key {index}")
+        if key in metadata:
+            raise header.error(f"{printable(key)}: key occurs twice")
+        metadata[key] = header.value(printable(key))
+    return metadata
+
+
+def _refuse_split(metadata: dict[str, object], label: str) -> None:
+    count = metadata.get("split.count", 1)
+    if isinstance(count, int) and count > 1:
+        raise UnsupportedModelError(
+            f"{label}: one part of a model split into {count}; merge them: llama-gguf-split --merge FIRST_PART OUT"
+        )
+
+
+def _alignment(metadata: dict[str, object], label: str) -> int:
+    value = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
+    if type(value) is not int or value < 8 or value & (value - 1):
+        raise GGUFError(f"{label}: general.alignment: found {printable(value)}, wanted a power of two from 8")
+    return value
+
+
+def _read_tensors(header: _Header, num_tensors: int, alignment: int) -> dict[str, TensorInfo]:
+    """All records, with offsets made absolute; inside the file and without overlap."""
+    tensors: dict[str, TensorInfo] = {}
+    for index in range(num_tensors):
+        record = _read_record(header, index, alignment)
+        if record.name in tensors:
+            raise header.error(f"{printable(record.name)}: tensor name occurs twice")
+        tensors[record.name] = record
+    data_start = -(-header.position // alignment) * alignment
+    tensors = {
+        name: TensorInfo(name, t.shape, t.type, data_start + t.offset, t.num_bytes) for name, t in tensors.items()
+    }
+    previous: TensorInfo | None = None
+    for tensor in sorted(tensors.values(), key=lambda t: t.offset):
+        name = printable(tensor.name)
+        if tensor.offset + tensor.num_bytes > len(header.mapped):
+            raise header.error(
+                f"{name}: data ends at byte {tensor.offset + tensor.num_bytes}, but the file ends at byte"
+                f" {len(header.mapped)}; is the download complete?"
+            )
+        if previous and previous.offset + previous.num_bytes > tensor.offset:
+            raise header.error(f"{name}: data overlaps that of {printable(previous.name)}")
+        previous = tensor
+    return tensors
+
+
+def _read_record(header: _Header, index: int, alignment: int) -> TensorInfo:
+    """One tensor record, its offset still relative to the start of the data."""
+    name = header.name(f"tensor {index}")
+    what = printable(name)
+    num_dims = header.u32(what)
+    if not 1 <= num_dims <= MAX_DIMS:
+        raise header.error(f"{what}: {num_dims} dimensions, wanted 1 to {MAX_DIMS}")
+    sizes = [header.u64(what) for _ in range(num_dims)]  # innermost first
+    if 0 in sizes:
+        raise header.error(f"{what}: a dimension of size 0 in {printable(sizes)}, wanted at least 1")
+    number = header.u32(what)
+    offset = header.u64(what)
+    try:
+        tensor_type = GGMLQuantizationType(number)
+    except ValueError:
+        raise UnsupportedModelError(f"{header.label}: {what}: unknown tensor type {number}") from None
+    block_size, block_bytes = GGML_QUANT_SIZES[tensor_type]
+    if sizes[0] % block_size:
+        raise header.error(
+            f"{what}: row of {sizes[0]} values, wanted a multiple of {block_size}, the block of {tensor_type.name}"
+        )
+    if offset % alignment:
+        raise header.error(f"{what}: data offset {offset}, wanted a multiple of {alignment}")
+    num_bytes = math.prod(sizes) // block_size * block_bytes
+    return TensorInfo(name, tuple(reversed(sizes)), tensor_type, offset, num_bytes)

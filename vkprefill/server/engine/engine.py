@@ -1,0 +1,256 @@
+"""The process that owns the GPU: takes one job at a time from the pipe and answers it piece by piece.
+
+kp holds Python's lock while the GPU works, so nothing else runs here. Between two submissions the engine looks into the
+pipe: a job that was cancelled stops there, and so does the process itself when the server is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from multiprocessing.connection import Connection
+
+from vkprefill.engine.model import Model, load
+from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError, VkPrefillError
+from vkprefill.generation.generate import GenerationPart
+from vkprefill.generation.sampling import Sampler, SamplingConfig
+from vkprefill.generation.session import Session
+from vkprefill.server.engine.jobs import (
+    CANCELLED,
+    TOO_LONG,
+    Cancel,
+    Done,
+    EngineOptions,
+    Failed,
+    Job,
+    JobEvent,
+    Loading,
+    Piece,
+    Progress,
+    Ready,
+    Stop,
+    Unusable,
+)
+from vkprefill.server.engine.logprobs import LogprobSampler, logprob_entry
+from vkprefill.server.engine.prompt_details import prompt_details
+from vkprefill.server.engine.slots import Slots
+from vkprefill.specprefill.pair import draft_room, prepare_pair
+from vkprefill.text.stop_strings import StopStrings
+
+log = logging.getLogger("vkprefill")
+
+EXIT_DEVICE_LOST = 3
+EXIT_NOT_LOADED = 1
+PROGRESS_PAUSE_S = 1.0  # between reports nobody asked for: they show the server that the job runs
+
+
+class _Cancelled(Exception):
+    """The job in hand is no longer wanted."""
+
+
+def run_engine(options: EngineOptions, connection: Connection) -> None:
+    """Load, then serve jobs until the pipe closes. The function that the process is started with."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the server, which closes the pipe when its answers are done
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=options.log_level)
+    try:
+        with ExitStack() as stack:
+            try:
+                engine = _load(options, connection, stack)
+            except VkPrefillError as error:
+                connection.send(Unusable(str(error)))
+                sys.exit(EXIT_NOT_LOADED)
+            engine.serve()
+    except (EOFError, ConnectionError):  # told to stop, or the server is gone
+        pass
+
+
+def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> Engine:
+    def progress(prefix: str) -> Callable[[str, int, int], None]:
+        def report(stage: str, done: int, total: int) -> None:
+            connection.send(Loading(f"{prefix}{stage} {100 * done // max(total, 1)} %"))
+
+        return report
+
+    spec, draft_context, draft_bytes = options.spec, 0, 0
+    if options.draft is not None:
+        draft_context, draft_bytes = draft_room(
+            options.draft, spec, options.max_context, options.kv_type, options.prefill_chunk
+        )
+    model = stack.enter_context(
+        load(
+            options.model,
+            options.device,
+            options.max_context,
+            options.kv_type,
+            prefill_chunk=options.prefill_chunk,
+            reserve_bytes=draft_bytes,
+            progress=progress(""),
+        )
+    )
+    draft = None
+    if options.draft is not None:
+        draft = stack.enter_context(
+            load(
+                options.draft,
+                model.device,
+                draft_context,
+                options.kv_type,
+                prefill_chunk=options.prefill_chunk,
+                progress=progress("draft: "),
+            )
+        )
+        prepare_pair(
+            model, draft, spec, lambda one: connection.send(Loading(f"measuring the speed of {one.config.name}"))
+        )
+    slots = Slots(model, draft, options.spec, options.num_slots)
+    stack.callback(slots.close)
+    log.info("prefill in chunks of %d tokens; kernels: %s", model.prefill_chunk, ", ".join(model.kernels()))
+    connection.send(
+        Ready(f"{model.device.info.name} ({model.device.info.driver})", model.max_context, model.prefill_chunk)
+    )
+    return Engine(model, slots, connection)
+
+
+def receive(connection: Connection) -> Job | Cancel:
+    """The next message. EOFError when it is Stop, or the pipe is closed."""
+    message = connection.recv()
+    if isinstance(message, Stop):
+        raise EOFError
+    return message
+
+
+class Engine:
+    """Answers jobs with the sessions of its slots."""
+
+    def __init__(self, model: Model, slots: Slots, connection: Connection) -> None:
+        self._model = model
+        self._slots = slots
+        self._connection = connection
+
+    def serve(self) -> None:
+        """Until Stop or the end of the pipe (EOFError); a lost device ends the process."""
+        while True:
+            message = receive(self._connection)
+            if isinstance(message, Job):  # a Cancel here is for a job that has ended
+                self._connection.send(self._run(message))
+                if self._model.device.lost:
+                    self._connection.send(Unusable(f"{self._model.device.info.name}: the device was lost", lost=True))
+                    os._exit(EXIT_DEVICE_LOST)  # nothing on a lost device can be freed in order
+
+    def _run(self, job: Job) -> Done | Failed:
+        session = self._slots.choose(job.token_ids, exact_only=not job.specprefill)
+        answer = _Answer(job, session, self._connection)
+        try:
+            try:
+                return answer.run()
+            except OutOfMemoryError:
+                if answer.begun or self._model.device.lost or not self._slots.forget_others():
+                    raise
+            return answer.run()
+        except _Cancelled:
+            return Failed(job.job_id, CANCELLED, "the client left, or the time limit was reached")
+        except RequestError as error:
+            return Failed(job.job_id, 400, str(error), TOO_LONG if isinstance(error, ContextLengthError) else None)
+        except OutOfMemoryError as error:
+            return Failed(job.job_id, 503, str(error))
+        except VkPrefillError as error:
+            return Failed(job.job_id, 500, str(error))
+        except (EOFError, ConnectionError):
+            raise
+        except Exception:  # one request must not take the others down
+            log.exception("job %d", job.job_id)
+            self._slots.forget(session)
+            return Failed(job.job_id, 500, "internal error; the server's log has more")
+
+
+class _Answer:
+    """One job on one session."""
+
+    def __init__(self, job: Job, session: Session, connection: Connection) -> None:
+        self._job = job
+        self._session = session
+        self._connection = connection
+        self._cached = session.reach(job.token_ids, exact_only=not job.specprefill)
+        self._sampler: Sampler | None = None
+        self._started = time.perf_counter()
+        self._reported = -math.inf  # when progress was sent
+        self.begun = False  # a piece was sent
+
+    def run(self) -> Done:
+        job = self._job
+        stops, waiting = StopStrings(job.stop), []
+        parts = self._session.stream_ids(
+            job.token_ids,
+            mark_at=job.mark_at,
+            max_tokens=job.max_tokens,
+            sampling=job.sampling,
+            specprefill=job.specprefill,
+            spec=job.spec,
+            facts=job.facts,
+            kept_ranges=job.kept_ranges,
+            progress=self._progress("prefill"),
+            scoring_progress=self._progress("score"),
+            started=self._started,
+            make_sampler=self._make_sampler,
+        )
+        with closing(parts):
+            for part in parts:
+                self._look_into_pipe()
+                if part.token_id is not None and isinstance(self._sampler, LogprobSampler):
+                    waiting.append(logprob_entry(self._session.model.tokenizer, self._sampler.last))
+                ended = part.finish_reason is not None
+                text = stops.push(part.text)
+                if ended and stops.found is None:
+                    text += stops.finish()
+                complete = not stops.holds and stops.found is None  # all text of the tokens that wait is shown
+                if text or ended:
+                    self._send_piece(text, waiting if complete else [])
+                    waiting = [] if complete else waiting
+                if ended or stops.found is not None:
+                    return self._done(part, stops)
+        raise AssertionError("an answer ends with a finish reason")
+
+    def _done(self, part: GenerationPart, stops: StopStrings) -> Done:
+        reason = "stop" if stops.found is not None else part.finish_reason
+        model, report = self._session.model, part.specprefill.as_dict()
+        if self._job.want_details:
+            report |= prompt_details(model.tokenizer, self._job.token_ids, self._session.importance)
+        memory = dict(model.device.allocated)
+        return Done(self._job.job_id, reason, part.timings.as_dict(), report, stops.found, memory)
+
+    def _make_sampler(self, config: SamplingConfig) -> Sampler:
+        count = self._job.num_logprobs
+        self._sampler = Sampler(config) if count is None else LogprobSampler(config, count)
+        return self._sampler
+
+    def _progress(self, stage: str) -> Callable[[int, int], None]:
+        def between(done: int, total: int) -> None:
+            self._look_into_pipe()
+            now = time.perf_counter()
+            if self._job.want_progress or now - self._reported > PROGRESS_PAUSE_S:
+                self._reported = now
+                self._send(Progress(self._job.job_id, stage, done, total, self._cached, (now - self._started) * 1e3))
+
+        return between
+
+    def _send_piece(self, text: str, logprobs: list[dict[str, object]]) -> None:
+        if text or logprobs:
+            self.begun = True
+            self._send(Piece(self._job.job_id, text, tuple(logprobs)))
+
+    def _send(self, event: JobEvent) -> None:
+        self._connection.send(event)
+
+    def _look_into_pipe(self) -> None:
+        """Raise _Cancelled for a job that is no longer wanted, EOFError when the server is gone."""
+        while self._connection.poll():
+            message = receive(self._connection)
+            if isinstance(message, Cancel) and message.job_id == self._job.job_id:
+                raise _Cancelled

@@ -1,0 +1,141 @@
+"""What goes through the pipe between the server and the process that owns the GPU. Plain data, pickled."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.specprefill.plan import RequestFacts
+from vkprefill.specprefill.settings import SpecPrefillConfig
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What the engine loads. draft: None without one, then spec is not used; num_slots: conversations it remembers."""
+
+    model: Path
+    draft: Path | None
+    spec: SpecPrefillConfig | None
+    device: str | None = None
+    max_context: int | None = None
+    kv_type: str = "f16"
+    prefill_chunk: int | None = None
+    num_slots: int = 4
+    log_level: int = logging.WARNING
+
+
+# -- to the engine -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """One prompt to answer.
+
+    mark_at: rising lengths of the beginnings that later prompts will share; stop: texts that end the answer;
+    num_logprobs: most probable tokens to report beside each chosen one (None: no log-probabilities); want_progress:
+    report each step of the prefill; want_details: tell tokens and their importance with the result.
+    """
+
+    job_id: int
+    token_ids: tuple[int, ...]
+    sampling: SamplingConfig
+    mark_at: tuple[int, ...] = ()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    num_logprobs: int | None = None
+    specprefill: bool = True
+    spec: SpecPrefillConfig | None = None
+    facts: RequestFacts | None = None
+    kept_ranges: list[list[int]] | None = None
+    want_progress: bool = False
+    want_details: bool = False
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Stop this job before its next submission. It is answered by the job's Failed, or by what was on its way."""
+
+    job_id: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the process, the job in hand too."""
+
+
+# -- from the engine ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A stage of the start."""
+
+    stage: str
+
+
+@dataclass(frozen=True)
+class Ready:
+    """device: its name and driver; max_context: slots of the KV cache, which the conversations share."""
+
+    device: str
+    max_context: int
+    prefill_chunk: int
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """The engine ends: the model cannot be loaded, or the device was lost."""
+
+    message: str
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Of a job's prefill. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the stage,
+    those in the cache left out."""
+
+    job_id: int
+    stage: str
+    done: int
+    total: int
+    cached: int
+    ms: float
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a job's answer. logprobs: of the tokens whose text it completes, as in OpenAI's answers."""
+
+    job_id: int
+    text: str
+    logprobs: tuple[dict[str, object], ...] = ()
+
+
+@dataclass(frozen=True)
+class Done:
+    """finish_reason: "stop" or "length"; timings, specprefill: as in answers; memory: device bytes by kind."""
+
+    job_id: int
+    finish_reason: str
+    timings: dict[str, object]
+    specprefill: dict[str, object]
+    stop_text: str | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """status: of HTTP; CANCELLED for a job that was cancelled; code: OpenAI's, where it has one."""
+
+    job_id: int
+    status: int
+    message: str
+    code: str | None = None
+
+
+CANCELLED = 499
+TOO_LONG = "context_length_exceeded"  # the code of a prompt that does not fit
+JobEvent = Progress | Piece | Done | Failed

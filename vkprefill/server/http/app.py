@@ -1,0 +1,219 @@
+"""The routes, as a Starlette application."""
+
+from __future__ import annotations
+
+import hmac
+import importlib.metadata
+import mimetypes
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from vkprefill.errors import RequestError
+from vkprefill.server.api_error import ApiError, bad_request
+from vkprefill.server.engine.prompt_details import text_or_bytes
+from vkprefill.server.http.completions import Completion, Service
+from vkprefill.server.http.model_info import model_object, props
+from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response, read_body
+from vkprefill.server.protocol.fields import as_api_error, is_whole, optional, parse_json, required
+from vkprefill.server.protocol.messages import check_messages, check_tools
+from vkprefill.server.protocol.openapi import openapi_document
+from vkprefill.server.protocol.requests import parse_template_kwargs
+
+VERSION = importlib.metadata.version("vkprefill")
+PUBLIC_PATHS = ("/health", "/openapi.json")  # and the page, which asks for the key
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+NO_PAGE = b"vkprefill serves an OpenAI-compatible API at /v1; its description is at /openapi.json\n"
+
+
+def build_app(
+    service: Service, *, api_key: str | None = None, cors_origin: str | None = None, num_slots: int = 1
+) -> Starlette:
+    """The application; its lifespan starts and stops the engine."""
+    client = service.client
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        client.start()
+        try:
+            yield
+        finally:
+            await client.stop()
+
+    async def health(_: Request) -> Response:
+        if client.ready is not None:
+            return JsonResponse({"status": "ok", "device": client.ready.device})
+        status = "failed" if client.exit_code is not None else "device lost" if client.lost else "loading"
+        error = ApiError(503, client.stage, retry_after=5)
+        return JsonResponse({"status": status, "stage": client.stage, **error.body()}, 503, error.headers())
+
+    async def models(_: Request) -> Response:
+        return JsonResponse({"object": "list", "data": [model_object(service)]})
+
+    async def model(request: Request) -> Response:
+        if request.path_params["name"] != service.model_name:
+            raise ApiError(404, f"model: this server has {service.model_name}", param="model", code="model_not_found")
+        return JsonResponse(model_object(service))
+
+    async def get_props(_: Request) -> Response:
+        return JsonResponse(props(service, num_slots, VERSION))
+
+    async def metrics(_: Request) -> Response:
+        text = service.metrics.text(running=client.running, waiting=client.waiting)
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    async def openapi(_: Request) -> Response:
+        return JsonResponse(openapi_document(VERSION))
+
+    async def chat(request: Request) -> Completion:
+        return Completion(service, request, chat=True)
+
+    async def completion(request: Request) -> Completion:
+        return Completion(service, request, chat=False)
+
+    def on_text(work: Callable[[dict[str, object]], dict[str, object]]) -> Callable[[Request], Awaitable[Response]]:
+        """An endpoint that needs no GPU: JSON in, JSON out, in a thread."""
+
+        def checked(raw: bytes) -> dict[str, object]:
+            try:
+                return work(parse_json(raw))
+            except RequestError as error:
+                raise as_api_error(error) from None
+
+        async def endpoint(request: Request) -> Response:
+            raw = await read_body(request.headers, request.receive, service.body_timeout_s)
+            return JsonResponse(await anyio.to_thread.run_sync(checked, raw))
+
+        return endpoint
+
+    def tokenize(body: dict[str, object]) -> dict[str, object]:
+        ids = service.prompts.encode(
+            required(body, "content", str),
+            add_special=optional(body, "add_special", bool, False),
+            parse_special=optional(body, "parse_special", bool, True),
+        )
+        if not optional(body, "with_pieces", bool, False):
+            return {"tokens": ids}
+        pieces = [service.prompts.tokenizer.token_bytes(token_id) for token_id in ids]
+        return {"tokens": [{"id": i, "piece": text_or_bytes(piece)} for i, piece in zip(ids, pieces, strict=True)]}
+
+    def detokenize(body: dict[str, object]) -> dict[str, object]:
+        ids = required(body, "tokens", list)
+        if not all(map(is_whole, ids)):
+            raise bad_request("tokens", "wanted a list of token ids")
+        return {"content": service.prompts.tokenizer.decode(ids)}
+
+    def apply_template(body: dict[str, object]) -> dict[str, object]:
+        options = parse_template_kwargs(body, service.defaults)
+        return {
+            "prompt": service.prompts.template.render(
+                check_messages(required(body, "messages", list)),
+                tools=check_tools(optional(body, "tools", list)),
+                **options,
+            )
+        }
+
+    routes = [
+        Route("/health", health),
+        Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),
+        Route("/props", get_props),
+        Route("/metrics", metrics),
+        Route("/openapi.json", openapi),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completion, methods=["POST"]),
+        Route("/tokenize", on_text(tokenize), methods=["POST"]),
+        Route("/detokenize", on_text(detokenize), methods=["POST"]),
+        Route("/apply-template", on_text(apply_template), methods=["POST"]),
+    ]
+    page = _page_routes()
+    middleware = []
+    if cors_origin is not None:
+        middleware.append(
+            Middleware(CORSMiddleware, allow_origins=[cors_origin], allow_methods=["*"], allow_headers=["*"])
+        )
+    if api_key is not None:
+        middleware.append(Middleware(_ApiKey, key=api_key, public=(*PUBLIC_PATHS, *(route.path for route in page))))
+    handlers = {ApiError: _api_error, HTTPException: _http_error, ClientLeft: _client_left, Exception: _internal_error}
+    return Starlette(routes=[*routes, *page], middleware=middleware, exception_handlers=handlers, lifespan=lifespan)
+
+
+def _page_routes() -> list[Route]:
+    """The files of vkprefill/web, read once: no path of a request is ever opened."""
+    folder = files("vkprefill") / "web"
+    found = {
+        entry.name: entry.read_bytes() for entry in (folder.iterdir() if folder.is_dir() else ()) if entry.is_file()
+    }
+
+    def route(path: str, content: bytes, kind: str) -> Route:
+        async def endpoint(_: Request) -> Response:
+            return Response(content, media_type=kind, headers=PAGE_HEADERS)
+
+        return Route(path, endpoint)
+
+    index = found.pop("index.html", None)
+    first = route("/", NO_PAGE, "text/plain") if index is None else route("/", index, "text/html")
+    return [
+        first,
+        *(
+            route(f"/{name}", content, mimetypes.guess_type(name)[0] or "application/octet-stream")
+            for name, content in found.items()
+        ),
+    ]
+
+
+class _ApiKey:
+    """Lets requests through that carry the key as a bearer token."""
+
+    def __init__(self, app: ASGIApp, key: str, public: tuple[str, ...]) -> None:
+        self._app = app
+        self._key = key.encode()
+        self._public = public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in self._public:
+            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            if not hmac.compare_digest(given.encode("latin-1"), self._key) or scheme.lower() != "bearer":
+                error = ApiError(
+                    401, "wrong or missing API key; send it as: Authorization: Bearer KEY", code="invalid_api_key"
+                )
+                await error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _api_error(_: Request, error: ApiError) -> Response:
+    return error_response(error)
+
+
+def _http_error(request: Request, error: HTTPException) -> Response:
+    what = {404: f"no such path: {request.url.path}", 405: f"{request.method} is not for this path"}.get(
+        error.status_code, error.detail
+    )
+    response = error_response(ApiError(error.status_code, what))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _client_left(_: Request, __: ClientLeft) -> Response:
+    return Response(status_code=400)  # to nobody
+
+
+def _internal_error(_: Request, __: Exception) -> Response:
+    return error_response(ApiError(500, "internal error; the server's log has more"))

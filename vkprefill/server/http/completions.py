@@ -1,0 +1,193 @@
+"""The endpoints that answer prompts: body -> job -> answer, streamed or whole; ended when the client leaves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from vkprefill.errors import RequestError
+from vkprefill.server.api_error import ApiError
+from vkprefill.server.engine.client import EngineClient
+from vkprefill.server.engine.jobs import CANCELLED, TOO_LONG, Done, Job, JobEvent, Piece, Progress
+from vkprefill.server.http.metrics import Metrics
+from vkprefill.server.http.wire import (
+    ClientLeft,
+    EventStream,
+    JsonResponse,
+    error_response,
+    read_body,
+    wait_for_disconnect,
+)
+from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json
+from vkprefill.server.protocol.fields import as_api_error, parse_json
+from vkprefill.server.protocol.prompts import Prompt, PromptBuilder, protected
+from vkprefill.server.protocol.requests import AnswerRequest, ChatRequest, Defaults, parse_chat, parse_completion
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the endpoints share. model_name: as answers call it; timeout_s: of a whole request; body_timeout_s: of
+    its body."""
+
+    prompts: PromptBuilder
+    client: EngineClient
+    metrics: Metrics
+    defaults: Defaults
+    model_name: str
+    timeout_s: float
+    body_timeout_s: float
+
+
+class Completion:
+    """One request to an endpoint of completions, as an ASGI response. chat: messages rather than a prompt."""
+
+    def __init__(self, service: Service, request: Request, *, chat: bool) -> None:
+        self._service = service
+        self._request = request
+        self._chat = chat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, stream, status = self._service, EventStream(send), 200
+        try:
+            raw = await read_body(self._request.headers, receive, service.body_timeout_s)
+            whole = await _until_disconnect(receive, lambda: self._answer(raw, stream))
+            if whole is not None:
+                await JsonResponse(whole)(scope, receive, send)
+        except ClientLeft:
+            status = CANCELLED
+        except ApiError as error:
+            status = error.status
+            if stream.started:
+                await stream.event(error.body())
+                await stream.end()
+            else:
+                await error_response(error)(scope, receive, send)
+        except Exception:
+            status = 500
+            raise
+        finally:
+            service.metrics.responded(status)
+
+    async def _answer(self, raw: bytes, stream: EventStream) -> Json | None:
+        """The whole answer, or None after it was streamed."""
+        try:
+            with anyio.fail_after(self._service.timeout_s or None):
+                request, prompt = await anyio.to_thread.run_sync(self._read, raw)
+                answer = self._new_answer(request, prompt)
+                async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as events:
+                    return await self._deliver(events, request, answer, stream)
+        except TimeoutError:
+            raise ApiError(504, f"stopped: not complete after {self._service.timeout_s:g} s") from None
+
+    async def _deliver(
+        self,
+        events: AsyncIterator[JobEvent],
+        request: AnswerRequest,
+        answer: ChatAnswer | CompletionAnswer,
+        stream: EventStream,
+    ) -> Json | None:
+        async for event in events:
+            if isinstance(event, Done):
+                self._service.metrics.answered(event)
+            if not request.stream:
+                if isinstance(event, Piece):
+                    for _ in answer.chunks(event):
+                        pass
+                elif isinstance(event, Done):
+                    return answer.whole(event)
+                continue
+            if not stream.started and isinstance(answer, ChatAnswer):
+                await stream.event(answer.first_chunk())
+            await stream.start()  # what fails from here on is an event of the stream
+            for chunk in _chunks(event, request, answer):
+                await stream.event(chunk)
+            if isinstance(event, Done):
+                await stream.end()
+        return None
+
+    def _read(self, raw: bytes) -> tuple[AnswerRequest, Prompt]:
+        """Check the body and make its prompt; for a thread, as templates and long prompts take time."""
+        service, body = self._service, parse_json(raw)
+        request = parse_chat(body, service.defaults) if self._chat else parse_completion(body, service.defaults)
+        try:
+            prompt = service.prompts.chat(request) if self._chat else service.prompts.completion(request)
+        except RequestError as error:
+            raise as_api_error(error) from None
+        self._check_length(request, len(prompt.token_ids))
+        return request, prompt
+
+    def _check_length(self, request: AnswerRequest, num_tokens: int) -> None:
+        """A prompt that a sparse prefill may shorten is bounded by the model only."""
+        ready = self._service.client.ready
+        sparse = request.specprefill.enabled and request.specprefill.settings is not None
+        most = self._service.prompts.config.max_position_embeddings if sparse or ready is None else ready.max_context
+        if num_tokens >= most:
+            raise ApiError(
+                400,
+                f"context: the prompt has {num_tokens} tokens, the context holds {most}, the answer included",
+                param="messages" if self._chat else "prompt",
+                code=TOO_LONG,
+            )
+
+    def _new_answer(self, request: AnswerRequest, prompt: Prompt) -> ChatAnswer | CompletionAnswer:
+        common = {"logprobs": request.num_logprobs is not None, "include_usage": request.include_usage}
+        if isinstance(request, ChatRequest):
+            return ChatAnswer(self._service.model_name, thinking=prompt.thinking, tools=request.tools, **common)
+        return CompletionAnswer(self._service.model_name, **common)
+
+
+def _job(request: AnswerRequest, prompt: Prompt) -> Job:
+    spec = request.specprefill
+    return Job(
+        0,
+        tuple(prompt.token_ids),
+        request.sampling,
+        mark_at=prompt.mark_at,
+        max_tokens=request.max_tokens,
+        stop=request.stop,
+        num_logprobs=request.num_logprobs,
+        specprefill=spec.enabled,
+        spec=protected(spec.settings, prompt),
+        facts=prompt.facts,
+        kept_ranges=spec.kept_ranges,
+        want_progress=request.return_progress and request.stream,
+        want_details=spec.details,
+    )
+
+
+def _chunks(event: JobEvent, request: AnswerRequest, answer: ChatAnswer | CompletionAnswer) -> Iterator[Json]:
+    if isinstance(event, Piece):
+        yield from answer.chunks(event)
+    elif isinstance(event, Done):
+        yield from answer.end_chunks(event)
+    elif isinstance(event, Progress) and request.return_progress:
+        yield answer.progress_chunk(event)
+
+
+async def _until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` gives or raises. When the client leaves first it is cancelled, and ClientLeft raised."""
+    result, error = None, ClientLeft()
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            await wait_for_disconnect(receive)
+            group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        try:
+            result, error = await work(), None
+        except Exception as raised:
+            error = raised
+        group.cancel_scope.cancel()
+    if error is not None:
+        raise error
+    return result

@@ -1,0 +1,91 @@
+"""Counters of the server in Prometheus' text format, under llama-server's names where it has one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from vkprefill.server.engine.jobs import Done
+from vkprefill.specprefill.guards import STATUSES
+
+PREFIX = "vkprefill:"
+
+
+class Metrics:
+    """What has been served since the start."""
+
+    def __init__(self) -> None:
+        self._totals: Counter[str] = Counter()
+        self._specprefill: Counter[str] = Counter({status: 0 for status in STATUSES})
+        self._requests: Counter[int] = Counter()
+        self._memory: dict[str, int] = {}
+        self._speeds = {"prompt_tokens_seconds": 0.0, "predicted_tokens_seconds": 0.0}  # of the last answer
+
+    def answered(self, done: Done) -> None:
+        timings, report = done.timings, done.specprefill
+        self._totals["prompt_tokens_total"] += timings["prompt_n"]
+        self._totals["prompt_seconds_total"] += timings["prompt_ms"] / 1e3
+        self._totals["tokens_predicted_total"] += timings["predicted_n"]
+        self._totals["tokens_predicted_seconds_total"] += timings["predicted_ms"] / 1e3
+        self._totals["cached_tokens_total"] += timings["cache_n"]
+        self._totals["specprefill_score_seconds_total"] += (
+            report["score_ms"] + report["lookahead_ms"] + report["select_ms"]
+        ) / 1e3
+        self._totals["specprefill_skipped_tokens_total"] += report["prompt_n"] - report["cached_n"] - report["kept_n"]
+        self._specprefill[report["status"]] += 1
+        self._memory = done.memory
+        self._speeds = {
+            "prompt_tokens_seconds": timings["prompt_per_second"] or 0.0,
+            "predicted_tokens_seconds": timings["predicted_per_second"] or 0.0,
+        }
+
+    def responded(self, status: int) -> None:
+        """A completion request ended with this HTTP status; 499: the client left."""
+        self._requests[status] += 1
+
+    def text(self, *, running: int, waiting: int) -> str:
+        lines: list[str] = []
+
+        def add(name: str, kind: str, help: str, values: dict[str, float]) -> None:
+            """values: by label."""
+            lines.extend([f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"])
+            lines.extend(f"{PREFIX}{name}{label} {value}" for label, value in values.items())
+
+        for name, help in TOTALS.items():
+            add(name, "counter", help, {"": self._totals[name]})
+        add(
+            "specprefill_requests_total",
+            "counter",
+            "Answers by status of speculative prefill.",
+            _labelled("status", self._specprefill),
+        )
+        add("requests_total", "counter", "Completion requests by HTTP status.", _labelled("code", self._requests))
+        for name, help in SPEEDS.items():
+            add(name, "gauge", help, {"": self._speeds[name]})
+        add("requests_processing", "gauge", "Requests in work.", {"": running})
+        add("requests_deferred", "gauge", "Requests in the queue.", {"": waiting})
+        add(
+            "device_memory_bytes",
+            "gauge",
+            "Memory on the device after the last answer.",
+            _labelled("kind", self._memory),
+        )
+        return "\n".join(lines) + "\n"
+
+
+TOTALS = {
+    "prompt_tokens_total": "Prompt tokens that the model ran.",
+    "prompt_seconds_total": "Time of that.",
+    "tokens_predicted_total": "Generated tokens.",
+    "tokens_predicted_seconds_total": "Time of that.",
+    "cached_tokens_total": "Prompt tokens that were in the cache.",
+    "specprefill_score_seconds_total": "Time the draft took to score prompts and to choose.",
+    "specprefill_skipped_tokens_total": "Prompt tokens that sparse prefills left out.",
+}
+SPEEDS = {
+    "prompt_tokens_seconds": "Prefill speed of the last answer, tokens per second.",
+    "predicted_tokens_seconds": "Decode speed of the last answer, tokens per second.",
+}
+
+
+def _labelled(label: str, values: Counter | dict) -> dict[str, float]:
+    return {f'{{{label}="{key}"}}': value for key, value in sorted(values.items())}

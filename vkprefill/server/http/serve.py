@@ -1,0 +1,104 @@
+"""Runs the server until a signal: socket, model's file, engine, application, exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import uvicorn
+
+from vkprefill.errors import RequestError
+from vkprefill.server.engine.client import EngineClient
+from vkprefill.server.engine.jobs import EngineOptions, Ready
+from vkprefill.server.http.app import build_app
+from vkprefill.server.http.completions import Service
+from vkprefill.server.http.metrics import Metrics
+from vkprefill.server.protocol.prompts import PromptBuilder
+from vkprefill.server.protocol.requests import Defaults
+
+DRAIN_S = 30  # for answers in work after SIGTERM; what takes longer is cut off
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """max_waiting: requests in the queue; timeout_s: of a request, 0 for none; body_timeout_s: of its body; alias:
+    the model's name."""
+
+    engine: EngineOptions
+    defaults: Defaults = field(default_factory=Defaults)
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: str | None = None
+    cors_origin: str | None = None
+    alias: str | None = None
+    max_waiting: int = 64
+    timeout_s: float = 600.0
+    body_timeout_s: float = 30.0
+
+
+def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or SIGINT, then finish the answers in work; returns the exit code.
+
+    notice: takes lines for the user, among them the address. Raises RequestError for an address that cannot be
+    used, and what reading the model's file raises.
+    """
+    prompts = PromptBuilder(options.engine.model)
+    listener = _listen(options.host, options.port)
+    slots = options.engine.num_slots
+
+    def ready(engine: Ready) -> None:
+        notice(
+            f"ready: {prompts.config.name} on {engine.device}, context {engine.max_context} tokens for up to {slots} "
+            f"conversations; the file has {prompts.config.max_position_embeddings}"
+        )
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    client = EngineClient(options.engine, max_waiting=options.max_waiting, on_ready=ready, on_failure=stop)
+    service = Service(
+        prompts,
+        client,
+        Metrics(),
+        options.defaults,
+        options.alias or prompts.path.stem,
+        options.timeout_s,
+        options.body_timeout_s,
+    )
+    app = build_app(service, api_key=options.api_key, cors_origin=options.cors_origin, num_slots=slots)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_S,
+    )
+    server = uvicorn.Server(config)
+    host, port = listener.getsockname()[:2]
+    notice(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
+    # uvicorn takes the signals while it runs; when it is done, it raises those that stopped it once more
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run(sockets=[listener])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return client.exit_code or 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. RequestError if the address is in use, unknown or not allowed."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=256)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = (
+            os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
+        )
+        raise RequestError(f"{host} port {port}: cannot listen: {reason}") from None

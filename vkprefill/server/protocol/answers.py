@@ -1,0 +1,189 @@
+"""Events of a job -> the JSON of OpenAI's API: chunks of a stream, or one answer with the same fields."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from vkprefill.server.engine.jobs import Done, Piece, Progress
+from vkprefill.text.answer_text import AnswerText, Delta
+
+Json = dict[str, object]
+
+
+class _Answer:
+    """What chat and plain completions have in common. Feed it the events in order."""
+
+    prefix = object_name = chunk_name = ""
+
+    def __init__(self, model: str, *, include_usage: bool = False) -> None:
+        self.id = f"{self.prefix}-{secrets.token_hex(12)}"
+        self.created = int(time.time())
+        self._model = model
+        self._include_usage = include_usage
+
+    def _head(self, object_name: str) -> Json:
+        return {"id": self.id, "object": object_name, "created": self.created, "model": self._model}
+
+    def progress_chunk(self, event: Progress) -> Json:
+        """llama-server's prompt_progress, with the stage beside."""
+        done, total = event.cached + event.done, event.cached + event.total
+        progress = {"total": total, "cache": event.cached, "processed": done, "time_ms": event.ms, "stage": event.stage}
+        return {**self._head(self.chunk_name), "choices": [], "prompt_progress": progress}
+
+    def end_chunks(self, done: Done) -> Iterator[Json]:
+        """The last chunks: what is left of the text, the finish reason with timings, the usage."""
+        yield from self._rest()
+        tail = {"timings": done.timings, "specprefill": done.specprefill}
+        last = {**self._head(self.chunk_name), "choices": [self._last_choice(done)], **tail}
+        if not self._include_usage:
+            yield {**last, "usage": usage(done)}
+        else:
+            yield last
+            yield {**self._head(self.chunk_name), "choices": [], "usage": usage(done), **tail}
+
+    def whole(self, done: Done) -> Json:
+        """The answer that is not streamed."""
+        return {
+            **self._head(self.object_name),
+            "choices": [self._whole_choice(done)],
+            "usage": usage(done),
+            "timings": done.timings,
+            "specprefill": done.specprefill,
+        }
+
+    def _rest(self) -> Iterator[Json]:
+        return iter(())
+
+    def _last_choice(self, done: Done) -> Json:
+        raise NotImplementedError
+
+    def _whole_choice(self, done: Done) -> Json:
+        raise NotImplementedError
+
+
+class ChatAnswer(_Answer):
+    """chat.completion and chat.completion.chunk."""
+
+    prefix, object_name, chunk_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        thinking: bool,
+        tools: Sequence[Mapping[str, object]] | None,
+        logprobs: bool,
+        include_usage: bool = False,
+    ) -> None:
+        super().__init__(model, include_usage=include_usage)
+        self._text = AnswerText(thinking=thinking, tools=tools)
+        self._with_logprobs = logprobs
+        self._logprobs: list[Json] = []  # of the whole answer
+        self._new_logprobs: list[Json] = []  # since the last chunk
+        self._deltas: list[Delta] = []
+
+    def first_chunk(self) -> Json:
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def chunks(self, piece: Piece) -> Iterator[Json]:
+        """What a piece of text makes clear; may be nothing yet."""
+        self._logprobs += piece.logprobs
+        self._new_logprobs += piece.logprobs
+        return self._take(self._text.push(piece.text))
+
+    def _rest(self) -> Iterator[Json]:
+        yield from self._take(self._text.finish())
+        if self._new_logprobs:
+            yield self._chunk({})
+
+    def _take(self, deltas: list[Delta]) -> Iterator[Json]:
+        for delta in deltas:
+            self._deltas.append(delta)
+            yield self._chunk(self._delta(delta))
+
+    def _delta(self, delta: Delta) -> Json:
+        if delta.call is not None:
+            return {"tool_calls": [{"index": self._text.num_calls - 1, **delta.call.as_dict()}]}
+        return {"content": delta.content} if delta.content else {"reasoning_content": delta.reasoning}
+
+    def _chunk(self, delta: Json) -> Json:
+        choice: Json = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        if self._new_logprobs:
+            choice["logprobs"], self._new_logprobs = {"content": self._new_logprobs, "refusal": None}, []
+        return {**self._head(self.chunk_name), "choices": [choice]}
+
+    def _finish_reason(self, done: Done) -> str:
+        return "tool_calls" if self._text.num_calls and done.finish_reason == "stop" else done.finish_reason
+
+    def _last_choice(self, done: Done) -> Json:
+        return {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self._finish_reason(done)}
+
+    def _whole_choice(self, done: Done) -> Json:
+        self._deltas += self._text.finish()
+        content = "".join(d.content for d in self._deltas)
+        reasoning = "".join(d.reasoning for d in self._deltas)
+        calls = [d.call.as_dict() for d in self._deltas if d.call is not None]
+        message: Json = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = calls
+        logprobs = {"content": self._logprobs, "refusal": None} if self._with_logprobs else None
+        return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": self._finish_reason(done)}
+
+
+class CompletionAnswer(_Answer):
+    """text_completion, whole or in chunks."""
+
+    prefix, object_name, chunk_name = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, model: str, *, logprobs: bool, include_usage: bool = False) -> None:
+        super().__init__(model, include_usage=include_usage)
+        self._with_logprobs = logprobs
+        self._text = ""
+        self._logprobs: list[Json] = []
+        self._offset = 0  # of the next token in the text
+
+    def chunks(self, piece: Piece) -> Iterator[Json]:
+        self._text += piece.text
+        self._logprobs += piece.logprobs
+        yield {**self._head(self.chunk_name), "choices": [self._choice(piece.text, self._legacy(piece.logprobs), None)]}
+
+    def _last_choice(self, done: Done) -> Json:
+        return self._choice("", None, done.finish_reason)
+
+    def _whole_choice(self, done: Done) -> Json:
+        self._offset = 0
+        return self._choice(self._text, self._legacy(self._logprobs), done.finish_reason)
+
+    def _choice(self, text: str, logprobs: Json | None, reason: str | None) -> Json:
+        return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _legacy(self, entries: Sequence[Json]) -> Json | None:
+        """Log-probabilities in the form of this older endpoint."""
+        if not self._with_logprobs:
+            return None
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(entry["token"])
+        return {
+            "tokens": [e["token"] for e in entries],
+            "token_logprobs": [e["logprob"] for e in entries],
+            "text_offset": offsets,
+            "top_logprobs": [{top["token"]: top["logprob"] for top in e["top_logprobs"]} for e in entries],
+        }
+
+
+def usage(done: Done) -> Json:
+    """prompt_tokens: of the whole prompt, those left out by a sparse prefill too; cached_tokens: of them, those no
+    prefill was needed for."""
+    prompt, cached, predicted = done.specprefill["prompt_n"], done.specprefill["cached_n"], done.timings["predicted_n"]
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": predicted,
+        "total_tokens": prompt + predicted,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }

@@ -1,0 +1,123 @@
+"""How fast a model runs on a device: measured on this process's prefills, else stored, else measured shortly.
+
+Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file and KV type. A file that cannot
+be read or written only costs the short measurement again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from vkprefill.engine.model import Model
+from vkprefill.vulkan.shaders import fingerprint
+
+log = logging.getLogger("vkprefill")
+
+CALIBRATION_TOKENS = 64
+CALIBRATION_DECODES = 3
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens per second of prefill and of decode."""
+
+    prefill: float
+    decode: float
+
+
+def cache_file() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "vkprefill" / "calibration.json"
+
+
+def speed_of(model: Model) -> Speed:
+    """The speed of a model: of this process if it has prefilled and decoded enough, else stored, else measured now and
+    stored.
+    """
+    measured = model.meter
+    if measured.prefill_per_s and measured.decode_per_s:
+        return Speed(measured.prefill_per_s, measured.decode_per_s)
+    stored = _load(cache_file()).get(_key(model))
+    if stored is None:
+        stored = _measure(model)
+        _store(cache_file(), _key(model), stored)
+    return Speed(measured.prefill_per_s or stored.prefill, measured.decode_per_s or stored.decode)
+
+
+def has_speed(model: Model) -> bool:
+    """Whether speed_of needs no measurement."""
+    return bool(model.meter.prefill_per_s and model.meter.decode_per_s) or _key(model) in _load(cache_file())
+
+
+def _key(model: Model) -> str:
+    stat, info = model.path.stat(), model.device.info
+    parts = info.name, info.driver, fingerprint(), model.path.name, stat.st_size, stat.st_mtime_ns, model.kv_type
+    return "|".join(map(str, parts))
+
+
+def _measure(model: Model) -> Speed:
+    """One prefill and a few decodes, after one of each that compiles what is not compiled yet."""
+    count = min(CALIBRATION_TOKENS, model.max_context // 2)
+    ids = [i % model.config.vocab_size for i in range(count)]
+    cache = model.new_cache()
+    try:
+        times = []
+        for _ in range(3):  # the first compiles; the better of the others is less disturbed by what else runs
+            cache.reset()
+            start = time.perf_counter()
+            model.extend(ids, cache)
+            times.append(time.perf_counter() - start)
+        decodes = []
+        for _ in range(CALIBRATION_DECODES):
+            start = time.perf_counter()
+            model.decode_candidates(ids[0], cache, 1)
+            decodes.append(time.perf_counter() - start)
+    finally:
+        cache.close()
+    return Speed(count / min(times[1:]), 1 / min(decodes))
+
+
+def _load(path: Path) -> dict[str, Speed]:
+    try:
+        return {
+            key: Speed(_speed(value["prefill"]), _speed(value["decode"]))
+            for key, value in json.loads(path.read_text()).items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        _warn_once(f"calibration: {path} is not usable ({error}); measuring again")
+        return {}
+
+
+def _speed(value: object) -> float:
+    speed = float(value)
+    if not 0 < speed < math.inf:
+        raise ValueError(f"a speed of {speed}")
+    return speed
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)
+
+
+def _store(path: Path, key: str, speed: Speed) -> None:
+    """Add an entry; the file is replaced as a whole, so a crash leaves the old one."""
+    entries = {k: asdict(v) for k, v in _load(path).items()} | {key: asdict(speed)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            file = Path(folder) / path.name
+            file.write_text(json.dumps(entries, indent=1))
+            os.replace(file, path)
+    except OSError as error:
+        _warn_once(f"calibration: {path} cannot be written ({error})")

@@ -1,0 +1,49 @@
+"""A model with its draft on the same device: how much context the draft gets, what is measured before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from vkprefill.engine.memory import memory_bill
+from vkprefill.engine.model import Model
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.file import open_gguf
+from vkprefill.specprefill.calibration import has_speed, speed_of
+from vkprefill.specprefill.pipeline import check_pair
+from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan.profiles import MAX_ATTENTION_SPLITS, MAX_PREFILL_CHUNK
+
+# Of the draft where neither the prompt's length nor a context is given; its KV cache should not crowd out the target's.
+DRAFT_CONTEXT = 32768
+
+
+def draft_room(
+    path: str | os.PathLike[str], spec: SpecPrefillConfig, wanted: int | None, kv_type: str, prefill_chunk: int | None
+) -> tuple[int, int]:
+    """(context to load a draft with, bytes that it will take at most). wanted: tokens of a prompt (None: not known)."""
+    file = open_gguf(path)
+    config = ModelConfig.from_gguf(file)
+    context = spec.draft_context or min(config.max_position_embeddings, (wanted or DRAFT_CONTEXT) + spec.lookahead)
+    bill = memory_bill(
+        file,
+        config,
+        max_context=context,
+        kv_type=kv_type,
+        prefill_chunk=prefill_chunk or MAX_PREFILL_CHUNK,
+        attention_splits=MAX_ATTENTION_SPLITS,
+    )
+    return context, bill.total
+
+
+def prepare_pair(model: Model, draft: Model, spec: SpecPrefillConfig, notice: Callable[[Model], None]) -> None:
+    """Check the pair, then measure what the break-even guard will ask for and is not known.
+
+    notice: called before each measurement. Raises RequestError for a draft that cannot score for this model.
+    """
+    check_pair(model, draft, spec)
+    if spec.break_even:
+        for one, given in ((draft, spec.draft_tokens_per_s), (model, spec.target_tokens_per_s)):
+            if not given and not has_speed(one):
+                notice(one)
+                speed_of(one)

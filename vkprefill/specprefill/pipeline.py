@@ -1,0 +1,245 @@
+"""Speculative prefill: the draft scores the prompt, the target prefills what matters, at the original positions.
+
+    token ids -> guards -> Scorer (draft) -> normalise, boost, select -> target prefill of the kept tokens -> decode
+    from position T
+
+Liu, Chen & Zhang 2025, "Speculative Prefill" (arXiv 2502.02789). Delta-net layers see the kept tokens as neighbours,
+attention sees the true distances.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.capture import checked_layers
+from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.errors import RequestError, VkPrefillError
+from vkprefill.specprefill import guards
+from vkprefill.specprefill.calibration import speed_of
+from vkprefill.specprefill.plan import (
+    Plan,
+    RequestFacts,
+    Scored,
+    SpecPrefillReport,
+    finish_plan,
+    ranges_to_tokens,
+)
+from vkprefill.specprefill.scorer import Importance, Scorer, lookahead_steps
+from vkprefill.specprefill.selection import boost, line_ends, normalise, select
+from vkprefill.specprefill.settings import SpecPrefillConfig
+
+log = logging.getLogger("vkprefill")
+
+MEMO_SIZE = 16  # selections remembered
+
+
+@dataclass
+class SpecPrefillResult:
+    """logits float32 [V] of the last token, the cache (its next position is T), the report, importance [T] and kept [K]
+    where there are.
+    """
+
+    logits: np.ndarray
+    cache: Cache
+    report: SpecPrefillReport
+    importance: np.ndarray | None
+    kept: np.ndarray
+
+    @property
+    def status(self) -> str:
+        return self.report.status
+
+
+class SpecPrefill:
+    """A target and a draft model with a common vocabulary. Keeps the draft's cache between prompts; close it to give
+    that back.
+    """
+
+    def __init__(self, target: Model, draft: Model, config: SpecPrefillConfig | None = None) -> None:
+        check_vocabularies(target, draft)
+        self.target, self.draft = target, draft
+        self.config = config or SpecPrefillConfig()
+        self._scorer = Scorer(draft)
+        self._memo: OrderedDict[bytes, Scored] = OrderedDict()
+        self._mean_share: float | None = None  # of new tokens kept by the selections so far
+        self._num_selections = 0
+
+    def score(
+        self,
+        token_ids: Sequence[int],
+        config: SpecPrefillConfig | None = None,
+        *,
+        first: int = 0,
+        mark_at: int | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> Scored:
+        """Importance and selection without any work of the target.
+
+        first: choose among tokens from here on only; mark_at: a beginning that later prompts will share.
+        """
+        config = config or self.config
+        key = _memo_key(token_ids, config, first)
+        if key in self._memo:
+            self._memo.move_to_end(key)
+            known = self._memo[key]
+            return Scored(known.importance, known.selection, 0.0, 0.0, 0.0)
+        measured: Importance = self._scorer.score(token_ids, config, mark_at=mark_at, progress=progress)
+        start = time.perf_counter()
+        values = boost(normalise(measured.values, config.normalize), config)
+        ends = (
+            line_ends(self.target.tokenizer.token_bytes(t) for t in token_ids)
+            if config.chunk_align == "lines"
+            else None
+        )
+        selection = select(values, config, line_ends=ends, first=first)
+        scored = Scored(
+            measured.values, selection, measured.score_ms, measured.lookahead_ms, (time.perf_counter() - start) * 1e3
+        )
+        self._memo[key] = scored
+        while len(self._memo) > MEMO_SIZE:
+            self._memo.popitem(last=False)
+        return scored
+
+    def plan(
+        self,
+        token_ids: Sequence[int],
+        *,
+        cached_n: int = 0,
+        config: SpecPrefillConfig | None = None,
+        facts: RequestFacts | None = None,
+        kept_ranges: Sequence[Sequence[int]] | None = None,
+        enabled: bool = True,
+        mark_at: int | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> Plan:
+        """Decide what the target runs of a prompt whose first cached_n tokens it has.
+
+        kept_ranges: a choice made elsewhere (an earlier answer's), in place of scoring. Raises RequestError for bad
+        ranges; with on_error "error" also what the scorer raises.
+        """
+        config = config or self.config
+        num_tokens, new = len(token_ids), len(token_ids) - cached_n
+        report = SpecPrefillReport(guards.DISABLED, "switched off", num_tokens, cached_n, settings=config.as_dict())
+        dense = Plan(np.arange(cached_n, num_tokens), report)
+        if kept_ranges is not None and enabled:
+            kept = ranges_to_tokens(kept_ranges, num_tokens, cached_n)
+            return finish_plan(dense, kept, "kept ranges given with the request")
+        if not enabled:
+            return finish_plan(dense, dense.kept, None)
+        try:
+            if skipped := self._guard(token_ids, new, config, facts or RequestFacts(), report):
+                report.status, report.reason = skipped
+                return finish_plan(dense, dense.kept, None)
+            scored = self.score(token_ids, config, first=cached_n, mark_at=mark_at, progress=progress)
+        except VkPrefillError as error:
+            if config.on_error == "error" or self.target.device.lost:
+                raise
+            log.warning("speculative prefill: %s; prefilling densely", error)
+            report.status, report.reason = guards.FAILED, f"the scorer failed: {error}"
+            return finish_plan(dense, dense.kept, None)
+        report.score_ms, report.lookahead_ms, report.select_ms = scored.score_ms, scored.lookahead_ms, scored.select_ms
+        dense.importance, dense.selection = scored.importance, scored.selection
+        self._num_selections += 1
+        share = len(scored.kept) / new
+        self._mean_share = (
+            share if self._mean_share is None else self._mean_share + (share - self._mean_share) / self._num_selections
+        )
+        return finish_plan(
+            dense, scored.kept.astype(np.int64), f"the draft chose {len(scored.kept)} of {new} new tokens"
+        )
+
+    def prefill(
+        self,
+        token_ids: Sequence[int],
+        cache: Cache | None = None,
+        *,
+        progress: PrefillProgress | None = None,
+        **options: object,
+    ) -> SpecPrefillResult:
+        """Plan and prefill a whole prompt into an empty cache (None: a new one); options as for plan."""
+        start = time.perf_counter()
+        if cache is not None and len(cache):
+            raise RequestError(f"cache: holds {len(cache)} tokens, wanted an empty one")
+        plan = self.plan(token_ids, progress=progress, **options)
+        own = cache is None
+        cache = self.target.new_cache() if cache is None else cache
+        try:
+            began = time.perf_counter()
+            logits = self.target.prefill(np.asarray(token_ids)[plan.kept], plan.kept, cache, progress=progress)
+        except BaseException:
+            if own:
+                cache.close()
+            raise
+        now = time.perf_counter()
+        plan.report.sparse_prefill_ms, plan.report.ttft_ms = (now - began) * 1e3, (now - start) * 1e3
+        return SpecPrefillResult(logits, cache, plan.report, plan.importance, plan.kept)
+
+    def reset(self) -> None:
+        """Forget the last prompt: the draft's cache goes back to its pool."""
+        self._scorer.reset()
+
+    def close(self) -> None:
+        self._scorer.close()
+
+    def _guard(
+        self,
+        token_ids: Sequence[int],
+        new: int,
+        config: SpecPrefillConfig,
+        facts: RequestFacts,
+        report: SpecPrefillReport,
+    ) -> tuple[str, str] | None:
+        """(status, reason) of the first guard that applies."""
+        if config.tool_guard:
+            head = self.target.tokenizer.decode(token_ids[: guards.TOOL_HEAD_TOKENS])
+            if reason := guards.tool_guard(facts.tools, facts.grammar, facts.roles, head):
+                return guards.SKIPPED_TOOL_GUARD, reason
+        if reason := guards.min_tokens_guard(new, config.min_tokens):
+            return guards.SKIPPED_MIN_TOKENS, reason
+        if config.break_even and config.keep_ratio < 1:
+            expected = guards.estimate_kept(new, config, self._mean_share)
+            target_speed = config.target_tokens_per_s or speed_of(self.target).prefill
+            draft = speed_of(self.draft)
+            estimate = guards.break_even(
+                new,
+                expected,
+                lookahead_steps(config, self.draft),
+                config.draft_tokens_per_s or draft.prefill,
+                draft.decode,
+                target_speed,
+                config.break_even_safety,
+            )
+            report.dense_estimate_ms = new / target_speed * 1e3
+            if not estimate.worth:
+                return guards.SKIPPED_BREAK_EVEN, (
+                    f"scoring {new} tokens would take about {estimate.scoring_s * 1e3:.0f} ms and save "
+                    f"{estimate.saving_s * 1e3:.0f} ms"
+                )
+        return None
+
+
+def check_vocabularies(target: Model, draft: Model) -> None:
+    """RequestError unless both models have the same vocabulary."""
+    if target.tokenizer.vocabulary_hash != draft.tokenizer.vocabulary_hash:
+        raise RequestError(
+            f"draft {draft.path.name} and target {target.path.name}: their vocabularies differ, wanted one"
+        )
+
+
+def check_pair(target: Model, draft: Model, config: SpecPrefillConfig) -> None:
+    """RequestError for what would make every scoring fail: vocabularies that differ, layers the draft does not have."""
+    check_vocabularies(target, draft)
+    if config.score_layers != "all":
+        checked_layers(config.score_layers, draft.config)
+
+
+def _memo_key(token_ids: Sequence[int], config: SpecPrefillConfig, first: int) -> bytes:
+    return hashlib.sha256(np.asarray(token_ids, np.int64).tobytes() + repr((config, first)).encode()).digest()

@@ -1,0 +1,208 @@
+"""SpecPrefillConfig: the settings of speculative prefill, each with its default, range, variable and help in one place.
+
+Speculative prefill: Liu, Chen, Zhang, "Speculative Prefill", arXiv 2502.02789. A draft model scores the prompt's
+tokens, the target model prefills only those that matter. The command line's flags are made from the fields here.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+
+from vkprefill.display import printable
+from vkprefill.errors import RequestError
+from vkprefill.specprefill.setting_types import (
+    Choice,
+    Kind,
+    Number,
+    OrWord,
+    Ranges,
+    Switch,
+    Whole,
+    WholeSet,
+    check,
+    read,
+)
+
+MAX_TOKENS = 2**31 - 1  # positions are int32
+MAX_LAYER = 1023
+TOKENS = Whole(0, MAX_TOKENS)
+SPEED = Number(0, 1e9)
+FACTOR = Number(0, 1000)
+SHARE = Number(0, 1, " (a share: 0.3 is 30 %)")
+
+# Window "auto", the fork's rule: this much memory for attention weights, 32 bytes for each query and position.
+AUTO_WINDOW_BYTES = 500 * 2**20
+AUTO_WINDOW_BYTES_PER_WEIGHT = 32
+
+PRESETS: dict[str, dict[str, object]] = {
+    "fork": {  # the llama.cpp fork that this pipeline follows; all else are the defaults
+        "lookahead": 2,
+        "pool_size": 1,
+        "window": "auto",
+        "draft_context": 8192,
+        "draft_tokens_per_s": 600.0,
+        "target_tokens_per_s": 270.0,
+    },
+}
+
+
+def _setting(default: object, kind: Kind, help: str, variable: str | None = None) -> Field:
+    return field(default=default, metadata={"kind": kind, "help": help, "variable": variable})
+
+
+@dataclass(frozen=True)
+class SpecPrefillConfig:
+    """How the draft scores the prompt and which tokens the target then prefills.
+
+    Lists become tuples and whole numbers floats where a setting has those: equal settings are equal and hash alike.
+
+    Raises:
+        RequestError: a value of the wrong type or out of its range; the message names all three.
+
+    Attributes:
+    """
+
+    # selection
+    chunk_size: int = _setting(32, Whole(1, MAX_TOKENS), "tokens of a chunk, kept or dropped as a whole", "SP_CHUNK")
+    chunk_align: str = _setting(
+        "tokens", Choice(("tokens", "lines")), "lines: borders of chunks move to the nearest line end within 8 tokens"
+    )
+    select_mode: str = _setting(
+        "mass", Choice(("mass", "chunk")), "keep chunks up to cumulative_mass, or keep_ratio of them", "SP_SELECT_MODE"
+    )
+    cumulative_mass: float = _setting(
+        0.85, SHARE, "mode mass: share of the whole importance that is kept", "SP_CUMULATIVE_MASS"
+    )
+    keep_ratio: float = _setting(
+        0.3, SHARE, "mode chunk: share of the chunks that is kept; 1 keeps every token in both modes", "SP_KEEP_PCT"
+    )
+    max_keep: int = _setting(
+        2000, TOKENS, "keep at most this many tokens, unless more are kept in any case; 0: no limit", "SP_MAX_KEEP"
+    )
+    tail: int = _setting(0, TOKENS, "last tokens of the prompt that are kept in any case")
+    protect: tuple[tuple[int, int], ...] = _setting(
+        (), Ranges(MAX_TOKENS), "ranges of tokens that are kept in any case, ends not included"
+    )
+
+    # importance
+    lookahead: int = _setting(
+        8, Whole(0, 256), "tokens that the draft decodes; their attention counts too", "SP_LOOKAHEAD"
+    )
+    pool_size: int = _setting(13, Whole(1, 1023, odd=True), "width in tokens of the mean over neighbours; 1: none")
+    score_layers: str | tuple[int, ...] = _setting(
+        "all", OrWord("all", WholeSet(0, MAX_LAYER)), "the draft's attention layers that count, by index in the model"
+    )
+    tail_queries: int = _setting(
+        0, Whole(0, 4096), "score with the queries of this many last prompt tokens in place of lookahead; 0: lookahead"
+    )
+    window: int | str = _setting(
+        0,
+        OrWord("auto", TOKENS),
+        "tokens of the prompt that the draft reads at once; 0: all; auto: by draft_context",
+        "SP_WINDOW",
+    )
+    draft_context: int = _setting(
+        0, TOKENS, "context of the draft in tokens; 0: as long as the prompt needs", "SP_SPEC_CTX"
+    )
+    normalize: str = _setting(
+        "minmax", Choice(("minmax", "percentile", "zscore")), "how importance is scaled before chunks are compared"
+    )
+    boost_first_mult: float = _setting(
+        1.5, FACTOR, "factor on the importance of the first tokens", "SP_BOOST_FIRST_MULT"
+    )
+    boost_first_n: int = _setting(64, TOKENS, "how many first tokens get boost_first_mult", "SP_BOOST_FIRST_N")
+    boost_last_mult: float = _setting(1.3, FACTOR, "factor on the importance of the last tokens", "SP_BOOST_LAST_MULT")
+    boost_last_n: int = _setting(128, TOKENS, "how many last tokens get boost_last_mult", "SP_BOOST_LAST_N")
+
+    # guards
+    min_tokens: int = _setting(0, TOKENS, "prefill densely when fewer tokens are new to the cache")
+    tool_guard: bool = _setting(True, Switch(), "prefill densely when the prompt defines tools")
+    break_even: bool = _setting(
+        True, Switch(), "prefill densely when scoring would cost more than it saves", "SP_BREAK_EVEN"
+    )
+    break_even_safety: float = _setting(
+        1.2, FACTOR, "the saving must be above this many times the scoring time", "SP_BREAK_EVEN_SAFETY"
+    )
+    draft_tokens_per_s: float = _setting(
+        0.0, SPEED, "prefill speed of the draft for the break-even guard; 0: measured", "SP_SPEC_THROUGHPUT"
+    )
+    target_tokens_per_s: float = _setting(
+        0.0, SPEED, "prefill speed of the target for the break-even guard; 0: measured"
+    )
+    on_error: str = _setting("dense", Choice(("dense", "error")), "when scoring fails: prefill densely, or fail")
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = check(setting.name, setting.metadata["kind"], getattr(self, setting.name))
+            object.__setattr__(self, setting.name, value)
+
+    @classmethod
+    def preset(cls, name: str) -> "SpecPrefillConfig":
+        """The settings of a preset: "fork". RequestError for another name."""
+        if name not in PRESETS:
+            raise RequestError(f"preset: found {printable(name)}, wanted {' or '.join(PRESETS)}")
+        return cls(**PRESETS[name])
+
+    @classmethod
+    def from_environment(
+        cls, env: Mapping[str, str] = os.environ, base: "SpecPrefillConfig | None" = None, **overrides: object
+    ) -> "SpecPrefillConfig":
+        """Overrides before the SP_* variables before `base` (the defaults).
+
+        SP_KEEP_PCT is a share, as keep_ratio: 0.3 keeps 30 %. A variable that an override beats is checked too.
+
+        Raises:
+            RequestError: a variable whose text is no value of its setting (an empty text is none), or a bad override.
+        """
+        found = {
+            setting.name: read(variable, setting.metadata["kind"], env[variable])
+            for setting in fields(cls)
+            if (variable := setting.metadata["variable"]) is not None and variable in env
+        }
+        return replace(base or cls(), **{**found, **overrides})
+
+    @classmethod
+    def from_dict(cls, settings: object, base: "SpecPrefillConfig | None" = None) -> "SpecPrefillConfig":
+        """The settings of a JSON object, such as a request's; those it lacks come from `base` (the defaults).
+
+        Raises:
+            RequestError: not a mapping, an unknown name, a bad value.
+        """
+        if not isinstance(settings, Mapping):
+            raise RequestError(f"specprefill: found {printable(settings)}, wanted an object of settings")
+        names = [setting.name for setting in fields(cls)]
+        for name in settings:
+            if name not in names:
+                raise RequestError(f"specprefill: found setting {printable(name)}, wanted some of {', '.join(names)}")
+        return replace(base or cls(), **settings)
+
+    def as_dict(self) -> dict[str, object]:
+        """Every setting by name, as JSON has it: lists for tuples. `from_dict` reads it back."""
+        return {setting.name: _plain(getattr(self, setting.name)) for setting in fields(self)}
+
+    def window_size(self, context: int) -> int:
+        """Tokens of one window; 0 for the whole prompt.
+
+        "auto" is the fork's rule, 500 MiB / (draft_context x 32): 2000 at a context of 8192. Where draft_context is 0,
+        `context` stands for it: tokens that the draft's cache holds, at least 1.
+        """
+        if self.window != "auto":
+            return self.window
+        return max(1, AUTO_WINDOW_BYTES // ((self.draft_context or context) * AUTO_WINDOW_BYTES_PER_WEIGHT))
+
+
+def _plain(value: object) -> object:
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _describe(setting: Field) -> str:
+    kind, variable = setting.metadata["kind"], setting.metadata["variable"]
+    source = f"; {variable}" if variable else ""
+    head = f"    {setting.name} ({kind.wanted}; default {kind.text(setting.default)}{source}):"
+    return f"{head}\n            {setting.metadata['help']}"
+
+
+if SpecPrefillConfig.__doc__:  # python -OO has none
+    SpecPrefillConfig.__doc__ = "\n    ".join(
+        [SpecPrefillConfig.__doc__.rstrip(), *(_describe(setting) for setting in fields(SpecPrefillConfig)), ""]
+    )

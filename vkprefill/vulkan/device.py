@@ -1,0 +1,247 @@
+"""The Vulkan device through kp: memory with accounting, uploads, programs. The only module that imports kp.
+
+What kp 0.9 does not do is done here once: it ignores failed allocations (so every byte is checked before), wraps sizes
+of 4 GiB (refused), takes integers for floats (constants are packed by the shader's own declaration) and has no barrier
+between dispatches (Program). See ARCHITECTURE.md, "From dispatch to barrier".
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, MutableMapping, Sequence
+
+import numpy as np
+
+from vkprefill.errors import DeviceError, OutOfMemoryError
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.probe import DeviceInfo, choose
+from vkprefill.vulkan.profiles import AMD, Profile, profile_for
+from vkprefill.vulkan.program import Program
+from vkprefill.vulkan.shaders import Shader
+
+log = logging.getLogger("vkprefill")
+
+UPLOAD_SLICE_BYTES = 16 << 20
+# Kept free on a CPU device, whose memory is everybody's: below this the machine starts to swap or to kill.
+CPU_RESERVE_BYTES = 512 << 20
+
+
+def _import_kp():
+    """kp may turn the validation layer on by itself; unless asked for, it is hidden from the loader."""
+    if "VK_LAYER_PATH" not in os.environ and "VK_INSTANCE_LAYERS" not in os.environ:
+        os.environ["VK_LAYER_PATH"] = tempfile.gettempdir()
+        os.environ["VK_ADD_LAYER_PATH"] = ""
+    try:
+        import kp
+    except ImportError as error:
+        raise DeviceError(f"kp (Kompute's Python package) cannot be imported: {error}; run: make setup") from None
+    return kp
+
+
+def ask_for_waves_of_32(environment: MutableMapping[str, str]) -> None:
+    """Ask RADV, AMD's driver in Mesa, for waves of 32 in large workgroups too: RDNA GPUs issue two instructions at once
+    in them. It reads the variable when an instance is made; other drivers do not.
+    """
+    wanted = environment.get("RADV_PERFTEST", "").split(",")
+    if "cswave32" not in wanted:
+        environment["RADV_PERFTEST"] = ",".join([*filter(None, wanted), "cswave32"])
+
+
+def _import_barrier() -> type | None:
+    """Our own kp operation, or None (not built, or VKPREFILL_BARRIER=0): then every level is a submission."""
+    if os.environ.get("VKPREFILL_BARRIER") == "0":
+        return None
+    try:
+        from vkprefill._barrier import Barrier
+    except ImportError as error:
+        log.info("barrier operation not available (%s): one submission for each dependency level", error)
+        return None
+    return Barrier
+
+
+class Device:
+    """One open Vulkan device. Use `Device.open`."""
+
+    one_by_one = False  # programs made while it is set submit each dispatch on its own, so that it can be timed
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+        self.profile: Profile = profile_for(info)
+        self.allocated: Counter[str] = Counter()  # bytes by kind
+        self.lost = False
+        self.closed = False
+        if info.vendor_id == AMD:
+            ask_for_waves_of_32(os.environ)
+        self._kp = _import_kp()
+        self._barrier = _import_barrier()
+        try:
+            self._manager = self._kp.Manager(info.index)
+        except RuntimeError as error:
+            raise DeviceError(f"device {info.index} ({info.name}): cannot be opened: {error}") from None
+        self._staging: Buffer | None = None
+        self._algorithms: dict[tuple, object] = {}
+
+    @classmethod
+    def open(cls, wanted: str | int | None = None) -> Device:
+        """Open the device with this index or part of its name (None: the best there is). Raises DeviceError."""
+        return cls(choose(wanted))
+
+    @property
+    def has_barrier(self) -> bool:
+        return self._barrier is not None
+
+    @property
+    def num_pipelines(self) -> int:
+        return len(self._algorithms)
+
+    def check_open(self) -> None:
+        """Raise DeviceError once the device is closed: kp would crash."""
+        if self.closed:
+            raise DeviceError(f"{self.info.name}: the device is closed; load the model again")
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def available_bytes(self) -> int:
+        """What may still be allocated: the heaps less what is ours; on a CPU device what the machine has free."""
+        if self.info.type == "cpu":
+            return max(0, free_ram_bytes() - CPU_RESERVE_BYTES)
+        return self.info.memory_bytes + self.info.host_memory_bytes - self.allocated.total()
+
+    def require(self, num_bytes: int, what: str) -> None:
+        """Raise OutOfMemoryError unless num_bytes are available."""
+        available = self.available_bytes()
+        if num_bytes > available:
+            raise OutOfMemoryError(
+                f"{what}: needs {num_bytes / 2**20:,.0f} MiB, {self.info.name} has {available / 2**20:,.0f} MiB left"
+            )
+
+    def buffer(
+        self,
+        label: str,
+        shape: Sequence[int],
+        dtype: type = np.float32,
+        *,
+        memory: str = "device",
+        kind: str = "scratch",
+    ) -> Buffer:
+        """Allocate an array; its content is undefined. Raises OutOfMemoryError."""
+        self.check_open()
+        shape, dtype = tuple(int(n) for n in shape), np.dtype(dtype)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if dtype.itemsize != 4 or num_bytes == 0:
+            raise TypeError(f"{label}: buffers hold 4-byte items, at least one; got {shape} {dtype}")
+        if num_bytes > min(self.info.max_buffer_bytes, 2**32 - 4):
+            limit = min(self.info.max_buffer_bytes, 2**32 - 4)
+            raise OutOfMemoryError(
+                f"{label}: {num_bytes / 2**20:,.0f} MiB in one buffer, {self.info.name} allows {limit / 2**20:,.0f} MiB"
+            )
+        self.require(num_bytes, label)
+        types = self._kp.TensorTypes
+        # An untouched np.empty gives kp the size without committing host memory.
+        tensor = self._manager.tensor_t(
+            np.empty(num_bytes // 4, np.uint32), types.host if memory == "host" else types.storage
+        )
+        self.allocated[kind] += num_bytes
+        return Buffer(label, shape, dtype, memory, kind, tensor, self)
+
+    def host_array(self, label: str, values: np.ndarray, *, kind: str = "scratch") -> Buffer:
+        """A host buffer with this content."""
+        buffer = self.buffer(label, values.shape, values.dtype, memory="host", kind=kind)
+        buffer.view()[...] = values
+        return buffer
+
+    def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:
+        """Fill a buffer with the concatenation of 4-byte arrays, through a host slice and a copy shader."""
+        offset = buffer.offset
+        for piece in slices:
+            words = np.ascontiguousarray(piece).reshape(-1).view(np.uint32)
+            for start in range(0, len(words), UPLOAD_SLICE_BYTES // 4):
+                part = words[start : start + UPLOAD_SLICE_BYTES // 4]
+                self.staging.view()[: len(part)] = part
+                self._copy(self.staging, buffer, 0, offset, len(part))
+                offset += len(part)
+        if (offset - buffer.offset) * 4 != buffer.num_bytes:
+            raise ValueError(
+                f"{buffer.label}: {(offset - buffer.offset) * 4} bytes uploaded to a buffer of {buffer.num_bytes}"
+            )
+
+    def clear(self, buffers: Sequence[Buffer]) -> None:
+        """Fill whole buffers, no parts, with zeros."""
+        program = self.program("clear")
+        for buffer in buffers:
+            program.fill(buffer)
+        program.run()
+        for buffer in buffers:  # pipelines that nobody needs again
+            self.forget_algorithms(buffer)
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        """A copy of a device buffer's content."""
+        words = np.empty(buffer.num_bytes // 4, np.uint32)
+        for start in range(0, len(words), UPLOAD_SLICE_BYTES // 4):
+            count = min(UPLOAD_SLICE_BYTES // 4, len(words) - start)
+            self._copy(buffer, self.staging, buffer.offset + start, 0, count)
+            words[start : start + count] = self.staging.view()[:count]
+        return words.view(buffer.dtype).reshape(buffer.shape)
+
+    @property
+    def staging(self) -> Buffer:
+        """The host slice that transfers go through."""
+        if self._staging is None:
+            self._staging = self.buffer("staging", (UPLOAD_SLICE_BYTES // 4,), np.uint32, memory="host", kind="staging")
+        return self._staging
+
+    def _copy(self, source: Buffer, target: Buffer, source_offset: int, target_offset: int, count: int) -> None:
+        program = self.program("copy")
+        program.copy(source, target, source_offset, target_offset, count)
+        program.run()
+
+    def algorithm(
+        self,
+        shader: Shader,
+        buffers: Sequence[Buffer],
+        workgroups: tuple[int, int, int],
+        spec: np.ndarray,
+        push: np.ndarray,
+    ) -> object:
+        """A kp Algorithm, which is a pipeline and its bindings. Equal ones are shared: layers differ in push words
+        only.
+        """
+        key = (shader.name, tuple(id(b.tensor) for b in buffers), workgroups, spec.tobytes(), len(push))
+        if key not in self._algorithms:
+            self._algorithms[key] = self._manager.algorithm(
+                [b.tensor for b in buffers], shader.code, workgroups, spec, push
+            )
+        return self._algorithms[key]
+
+    def forget_algorithms(self, buffer: Buffer) -> None:
+        """Drop the algorithms that bind a buffer, which is about to be freed."""
+        for key in [key for key in self._algorithms if id(buffer.tensor) in key[1]]:
+            del self._algorithms[key]
+
+    def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
+        """An empty program. step: the buffer that tells kernels how many of num_rows tokens are in use."""
+        self.check_open()
+        return Program(self, name, step, num_rows)
+
+    def close(self) -> None:
+        """Destroy the device with all its buffers and programs, which must not be used afterwards."""
+        if not self.closed:
+            self.closed = True
+            self._manager.destroy()
+            self.allocated.clear()
+
+
+def free_ram_bytes() -> int:
+    """MemAvailable of the machine, or of the control group this process is confined to, whichever is less."""
+    with open("/proc/meminfo") as lines:
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
+            free = min(free, int(limit.read()) - int(used.read()))
+    except (OSError, ValueError):  # no control group, or "max"
+        pass
+    return free

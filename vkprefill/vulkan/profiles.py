@@ -1,0 +1,141 @@
+"""Device class -> tile sizes and bounds. Nothing here changes a result beyond rounding; it changes how fast it comes.
+
+The figures for CPU devices are measured (benchmarks/), those for GPUs come from the instruction counts of RADV's
+compiler for RDNA3 and from the limits of the Vulkan specification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vkprefill.vulkan.probe import DeviceInfo
+
+AMD, NVIDIA, INTEL = 0x1002, 0x10DE, 0x8086
+SHUFFLE_SUBGROUPS = (4, 8, 16)  # sizes that the tiles of the kernels with shuffles divide into
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Tile sizes of the kernels (their specialisation constants) and bounds.
+
+    matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (LOCAL_SIZE, TQ, KP); attention_splits:
+    parts the keys are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); delta_chunk: (LOCAL_SIZE, TT, TN) of
+    its chunk form; local_size: invocations of the small kernels; prefill_chunk: tokens that go through all layers
+    together; submission_flop: work after which a submission ends; delta_in_chunks: prefill takes that chunk form.
+    shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp;
+    SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp; TN is 1).
+    """
+
+    name: str
+    matmul: tuple[int, int, int]
+    matvec: tuple[int, int, int]
+    attention: tuple[int, int, int]
+    attention_splits: int
+    delta_rule: tuple[int, int, int]
+    delta_chunk: tuple[int, int, int]
+    local_size: int
+    prefill_chunk: int
+    submission_flop: float
+    shuffle: bool = False
+    hybrid: bool = False
+    delta_in_chunks: bool = False
+
+
+# No profile takes the delta rule in chunks: that saves loads, but no multiply-adds, and fewer rows of the state are in
+# work at a time (benchmarks/NOTES.md). `python -m benchmarks.delta_rule` on a GPU would show it if one should.
+
+# A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A
+# load costs as much for each lane, also where all read the same word: hence the shuffles.
+# It has no watchdog; the bound keeps Ctrl-C and the progress bar prompt.
+_CPU = Profile(
+    "cpu",
+    matmul=(16, 16, 8),
+    matvec=(16, 1, 4),
+    attention=(16, 16, 4),
+    attention_splits=1,
+    delta_rule=(16, 1, 1),
+    delta_chunk=(8, 8, 4),
+    local_size=32,
+    prefill_chunk=128,
+    submission_flop=2e9,
+    shuffle=True,
+)
+# Bounds: 250 ms at the speed that is certain to be reached (0.4 TFLOP/s on a 15 W integrated GPU).
+#
+# matmul: vector instructions for each multiply-add that the Radeon 780M's compiler makes (Mesa 25, waves of 32; 0.5
+# where all pair): matmul_hybrid 0.55 for Q4_K, 0.56 Q5_K, 0.56 Q6_K, 0.54 Q8_0, 0.52 F16, 0.65 IQ4; matmul at its
+# best, with (32, 32, 2), 0.60, 0.62, 0.64, 0.60, 1.01, 0.81. For a weight is dequantised once for 64 tokens, not for
+# 32; weights and activations are read half as often. The price is 16 KiB of shared memory, read at a fifth of its
+# rate, and two barriers for 2,048 multiply-adds of an invocation, in which other workgroups compute: 8 fit the 128
+# KiB of a workgroup processor, 8 waves on each of its 4 SIMDs (matmul: 8 to 12). Both forms make equally many waves
+# of equal work; the 6 processors are busy for 67, 89, 89, 97 % of the time with 64, 128, 256, 512 tokens and 1,024
+# rows, 83, 95, 95, 99 % with 2,560, 100 % with 9,216. Hence matmul_hybrid for every layout.
+_AMD = Profile(
+    "amd",
+    matmul=(128, 64, 1),
+    matvec=(32, 8, 1),
+    attention=(32, 8, 2),
+    attention_splits=32,
+    delta_rule=(32, 8, 2),
+    delta_chunk=(32, 8, 1),
+    local_size=64,
+    prefill_chunk=512,
+    submission_flop=1e11,
+    hybrid=True,
+)
+# GPUs before RDNA have waves of 64 only, and issue one instruction at a time. matmul_hybrid with a wave for each
+# quarter of the tokens: 1.05 instructions for each multiply-add.
+_AMD_GCN = replace(
+    _AMD, name="amd-gcn", matmul=(256, 64, 1), attention=(64, 8, 2), attention_splits=16, delta_rule=(64, 8, 2)
+)
+_NVIDIA = Profile(
+    "nvidia",
+    matmul=(64, 16, 4),
+    matvec=(32, 8, 1),
+    attention=(64, 8, 4),
+    attention_splits=32,
+    delta_rule=(32, 4, 1),
+    delta_chunk=(32, 8, 1),
+    local_size=64,
+    prefill_chunk=512,
+    submission_flop=1e11,
+)
+_INTEL = Profile(
+    "intel",
+    matmul=(32, 16, 2),
+    matvec=(32, 8, 1),
+    attention=(64, 4, 4),
+    attention_splits=16,
+    delta_rule=(32, 4, 1),
+    delta_chunk=(32, 8, 1),
+    local_size=64,
+    prefill_chunk=256,
+    submission_flop=2.5e10,
+)
+_UNKNOWN = Profile(
+    "unknown",
+    matmul=(32, 8, 4),
+    matvec=(32, 8, 1),
+    attention=(64, 4, 4),
+    attention_splits=8,
+    delta_rule=(32, 4, 1),
+    delta_chunk=(32, 8, 1),
+    local_size=64,
+    prefill_chunk=128,
+    submission_flop=1e10,
+)
+
+
+PROFILES = (_CPU, _AMD, _AMD_GCN, _NVIDIA, _INTEL, _UNKNOWN)
+# For a bill that is made before a device is open.
+MAX_PREFILL_CHUNK = max(profile.prefill_chunk for profile in PROFILES)
+MAX_ATTENTION_SPLITS = max(profile.attention_splits for profile in PROFILES)
+
+
+def profile_for(info: DeviceInfo) -> Profile:
+    """The profile of a device's class."""
+    if info.type == "cpu" and info.subgroup_size in SHUFFLE_SUBGROUPS:
+        return _CPU
+    if info.vendor_id == AMD and info.min_subgroup_size == 64:
+        return _AMD_GCN
+    return {AMD: _AMD, NVIDIA: _NVIDIA, INTEL: _INTEL}.get(info.vendor_id, _UNKNOWN)
