@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up .venv first; a set-up that is current takes a second or two.
-.PHONY: setup demo test lint shaders clean
+.PHONY: setup demo smoke test test-all lint shaders clean
 
 setup:
 	@tools/setup.sh
@@ -7,8 +7,16 @@ setup:
 demo: setup
 	@.venv/bin/vkprefill generate -f examples/long-prompt.txt
 
+# Under half a minute: an answer, a kernel of each family, a round trip of the server.
+smoke: setup
+	@.venv/bin/python -m pytest -q -m smoke
+
 test: setup
 	@.venv/bin/python -m pytest
+
+# Also what is exhaustive: every case where `make test` takes one of each kind.
+test-all: setup
+	@.venv/bin/python -m pytest --exhaustive
 
 lint: setup
 	@.venv/bin/ruff check .

@@ -19,6 +19,20 @@ FOREIGN_VARIABLES += [setting.metadata["variable"] for setting in fields(SpecPre
 LAYER_VARIABLES = {name: os.environ.get(name) for name in ("VK_LAYER_PATH", "VK_ADD_LAYER_PATH")}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="also run tests marked exhaustive (make test-all)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --exhaustive leaves out what is marked so, unless -m speaks of it."""
+    if config.getoption("exhaustive") or "exhaustive" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def environment(tmp_path_factory) -> Iterator[None]:
     """The same on every machine, for this process and those it starts: no settings of the user, a cache folder of the
