@@ -13,9 +13,9 @@ from vkprefill import SpecPrefillConfig
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("starlette")
 
-from vkprefill.server.http import app as app_module  # noqa: E402
 from vkprefill.server.api_error import ApiError  # noqa: E402
 from vkprefill.server.engine.jobs import Done, Job, Piece, Progress, Ready  # noqa: E402
+from vkprefill.server.http import app as app_module  # noqa: E402
 from vkprefill.server.http.app import build_app  # noqa: E402
 from vkprefill.server.http.completions import Service  # noqa: E402
 from vkprefill.server.http.metrics import Metrics  # noqa: E402
