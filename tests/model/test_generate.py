@@ -9,6 +9,7 @@ import pytest
 import vkprefill
 from vkprefill import SamplingConfig
 from vkprefill.generation.generate import Timings, collect, dense_plan, encode_prompt, generate_step, stream_tokens
+from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.sampling import MAX_CANDIDATES, Sampler
 
 GREEDY = SamplingConfig(temperature=0.0)
@@ -86,7 +87,8 @@ def test_bad_max_tokens(tiny, limit):
 
 def stream(model, token_ids, cache):
     """As stream_generate, to the end of the cache given."""
-    return stream_tokens(model, token_ids, cache, GREEDY.resolve(model.metadata, False), dense_plan(len(token_ids)))
+    options = AnswerOptions(sampling=GREEDY.resolve(model.metadata, False))
+    return stream_tokens(model, token_ids, cache, dense_plan(len(token_ids)), options, Hooks(), Timings())
 
 
 def test_answer_fills_the_context(tiny, prompt):

@@ -4,6 +4,7 @@ import pytest
 
 import vkprefill
 from vkprefill import SamplingConfig
+from vkprefill.generation.options import AnswerOptions
 from vkprefill.server.engine.slots import Slots
 
 GREEDY = SamplingConfig(temperature=0.0)
@@ -28,7 +29,7 @@ def slots(small):
 def answer(slots: Slots, ids: list[int], mark_at: tuple[int, ...] = (), max_tokens: int = 3) -> tuple[list[int], int]:
     """(token ids, cached tokens); the ids must be those of a run alone."""
     session = slots.choose(ids, exact_only=True)
-    parts = list(session.stream_ids(ids, mark_at=mark_at, max_tokens=max_tokens, sampling=GREEDY))
+    parts = list(session.stream_ids(ids, AnswerOptions(max_tokens, GREEDY, mark_at=mark_at)))
     found = [p.token_id for p in parts if p.token_id is not None]
     return found, parts[-1].timings.cache_n
 
@@ -81,7 +82,7 @@ def test_an_answer_that_fills_the_memory(slots, small):
     noise = SamplingConfig(temperature=100.0, top_k=0, presence_penalty=0.0, seed=1)
     ids = encode(small, "Celia", 20)
     session = slots.choose(ids, exact_only=True)
-    parts = list(session.stream_ids(ids, max_tokens=600, sampling=noise))
+    parts = list(session.stream_ids(ids, AnswerOptions(600, noise)))
     assert parts[-1].timings.predicted_n > 500, "more than was free at its start"
 
 

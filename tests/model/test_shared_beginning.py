@@ -5,6 +5,7 @@ import pytest
 
 from vkprefill import RequestError, SamplingConfig, Session
 from vkprefill.errors import OutOfMemoryError
+from vkprefill.generation.options import AnswerOptions
 
 GREEDY = SamplingConfig(temperature=0.0)
 
@@ -39,7 +40,8 @@ def test_sessions_share_a_beginning(built_in):
     first, second, alone = (Session(built_in) for _ in range(3))
 
     def answer(session: Session, number: int) -> list[int]:
-        return [p.token_id for p in session.stream_ids(ids[number], mark_at=[shared], max_tokens=4, sampling=GREEDY)]
+        options = AnswerOptions(4, GREEDY, mark_at=(shared,))
+        return [part.token_id for part in session.stream_ids(ids[number], options)]
 
     answer(first, 0)
     remembered = list(first.prompt)

@@ -278,6 +278,12 @@ BAD_RANGES = [
 ]  # fmt: skip
 
 
+def test_prefill_takes_no_cached_tokens(pair, prompt):
+    """It begins with an empty cache, so every token is new."""
+    with pytest.raises(TypeError, match="cached_n"):
+        pair.prefill(prompt, cached_n=5)
+
+
 @pytest.mark.parametrize("ranges", BAD_RANGES)
 def test_bad_kept_ranges(pair, prompt, ranges):
     with pytest.raises(vkprefill.RequestError, match="kept_ranges: found"):

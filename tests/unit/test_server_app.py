@@ -235,15 +235,13 @@ def test_what_the_engine_is_asked(send, engine, prompts):
     )
     first, second = engine.jobs
     shared = next(n for n, (a, b) in enumerate(zip(first.token_ids, second.token_ids, strict=False)) if a != b)
-    assert first.mark_at[0] == second.mark_at[0] == shared > 100 and len(first.mark_at) == 2
-    assert (
-        first.spec.protect == ((0, shared),)
-        and first.kept_ranges == [[0, 9]]
-        and first.specprefill
-        and not second.specprefill
-    )
-    assert (first.stop, first.sampling.seed, first.max_tokens, first.facts.roles) == (("x",), 5, 3, ("system", "user"))
-    assert prompts.tokenizer.decode(first.token_ids[: first.mark_at[1]]).endswith("Hello<|im_end|>\n")
+    options, sparse = first.options, first.options.sparse
+    assert options.mark_at[0] == second.options.mark_at[0] == shared > 100 and len(options.mark_at) == 2
+    assert sparse.config.protect == ((0, shared),) and sparse.kept_ranges == [[0, 9]]
+    assert sparse.enabled and not second.options.sparse.enabled
+    found = first.stop, options.sampling.seed, options.max_tokens, sparse.facts.roles
+    assert found == (("x",), 5, 3, ("system", "user"))
+    assert prompts.tokenizer.decode(first.token_ids[: options.mark_at[1]]).endswith("Hello<|im_end|>\n")
 
 
 def test_protected_ranges_add_up(prompts):

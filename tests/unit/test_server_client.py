@@ -9,13 +9,12 @@ import pytest
 
 anyio = pytest.importorskip("anyio")
 
-from vkprefill import SamplingConfig  # noqa: E402
 from vkprefill.server.api_error import ApiError  # noqa: E402
 from vkprefill.server.engine.client import EngineClient  # noqa: E402
 from vkprefill.server.engine.jobs import CANCELLED, Cancel, Done, EngineOptions, Failed, Job, Piece, Ready  # noqa: E402
 
 PATIENCE_S = 60  # only what hangs takes longer
-JOB = Job(0, (1, 2), SamplingConfig())
+JOB = Job(0, (1, 2))
 
 
 class Played(EngineClient):

@@ -10,6 +10,7 @@ import pytest
 from vkprefill import SamplingConfig
 from vkprefill.errors import ContextLengthError, DeviceError, OutOfMemoryError, RequestError, VkPrefillError
 from vkprefill.generation.generate import GenerationPart, Timings
+from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.server.engine.engine import Engine
 from vkprefill.server.engine.jobs import CANCELLED, Cancel, Done, Failed, Job, Piece, Progress, Stop, Unusable
 from vkprefill.specprefill.plan import SpecPrefillReport
@@ -33,15 +34,13 @@ class Session:
     def reset(self) -> None:
         self.resets += 1
 
-    def stream_ids(
-        self, token_ids: object, *, progress: Callable[[int, int], None], **options: object
-    ) -> Iterator[GenerationPart]:
-        options["make_sampler"](SamplingConfig(temperature=0, top_k=1, top_p=1, min_p=0, presence_penalty=0, seed=0))
+    def stream_ids(self, token_ids: object, options: AnswerOptions, hooks: Hooks) -> Iterator[GenerationPart]:
+        hooks.make_sampler(SamplingConfig(temperature=0, top_k=1, top_p=1, min_p=0, presence_penalty=0, seed=0))
         timings, report = Timings(), SpecPrefillReport("disabled", "no draft model", len(token_ids))
         try:
             for step in range(3):
                 self.on_step(step)
-                progress(step + 1, 3)
+                hooks.progress(step + 1, 3)
             for index, piece in enumerate(PIECES):
                 self.on_step(3 + index)
                 yield GenerationPart(piece, index, timings, report, "length" if index == len(PIECES) - 1 else None)
@@ -87,7 +86,7 @@ class Bench:
 
     def answer(self, **fields: object) -> list[object]:
         """All events of a job."""
-        self.pipe.send(Job(5, (1, 2, 3), SamplingConfig(), **fields))
+        self.pipe.send(Job(5, (1, 2, 3), **fields))
         events = []
         while not events or not isinstance(events[-1], Done | Failed):
             assert self.pipe.poll(PATIENCE_S), events
@@ -208,7 +207,7 @@ def test_lost_device_ends_the_process(bench, monkeypatch):
 def test_end(bench, how):
     if how == "stop":
         bench.session.on_step = lambda step: bench.pipe.send(Stop()) if step == 1 else None
-        bench.pipe.send(Job(5, (1,), SamplingConfig()))
+        bench.pipe.send(Job(5, (1,)))
     else:
         bench.pipe.close()
     assert isinstance(bench.join(), EOFError)

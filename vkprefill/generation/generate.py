@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -12,10 +12,11 @@ import numpy as np
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model, PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
+from vkprefill.generation.options import AnswerOptions, Hooks, ends_in_thinking
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.pipeline import SpecPrefill
-from vkprefill.specprefill.plan import Plan, RequestFacts, SpecPrefillReport, finish_plan, given_plan
+from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, SpecPrefillReport, finish_plan, given_plan
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
@@ -24,7 +25,6 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 P = TypeVar("P", str, list[int])
 
 TEMPLATE_ARGUMENTS = ("self", "messages", "tools", "add_generation_prompt")
-OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasoning before the answer
 
 
 @dataclass
@@ -145,10 +145,6 @@ def template_variables(template_kwargs: Mapping[str, object] | None) -> dict[str
     return variables
 
 
-def ends_in_thinking(model: Model, token_ids: Sequence[int]) -> bool:
-    return model.tokenizer.decode(token_ids[-8:]).rstrip().endswith(OPEN_THINKING)
-
-
 def _not_empty(prompt: P) -> P:
     if not prompt:
         raise RequestError("prompt: it is empty, wanted at least one token")
@@ -221,23 +217,17 @@ def stream_tokens(
     model: Model,
     token_ids: Sequence[int],
     cache: Cache,
-    sampling: SamplingConfig,
     plan: Plan,
-    *,
-    max_tokens: int | None = None,
-    timings: Timings | None = None,
-    started: float | None = None,
-    progress: PrefillProgress | None = None,
-    make_sampler: Callable[[SamplingConfig], Sampler] = Sampler,
+    options: AnswerOptions,
+    hooks: Hooks,
+    timings: Timings,
 ) -> Iterator[GenerationPart]:
     """The answer to a prompt of token ids, piece by piece, on the caller's cache. See stream_generate.
 
-    sampling: resolved; plan: which tokens of the prompt are run (the others are in the cache, or left out); started:
-    the time, by time.perf_counter, that ttft_ms counts from.
+    plan: which tokens of the prompt are run (the others are in the cache, or left out); options: with resolved
+    sampling; timings: what earlier runs of the prompt took.
     """
-    check_max_tokens(max_tokens)
-    started = time.perf_counter() if started is None else started
-    timings, report = timings or Timings(), plan.report
+    report = plan.report
     timings.specprefill = report.status
     room = cache.max_context - len(cache) - len(plan.kept)
     if room < 1:
@@ -245,14 +235,15 @@ def stream_tokens(
             f"context: the prompt needs {len(cache) + len(plan.kept)} tokens, the context holds {cache.max_context}; "
             "at least one more is needed for the answer"
         )
-    limit = min(room + 1, max_tokens or room + 1)  # the last token sampled need not be run
+    limit = min(room + 1, options.max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
     run_ids = np.asarray(token_ids)[plan.kept]
+    sampler = hooks.make_sampler(options.sampling)
     for token_id in generate_step(
-        model, run_ids, cache, make_sampler(sampling), timings=timings, positions=plan.kept, progress=progress
+        model, run_ids, cache, sampler, timings=timings, positions=plan.kept, progress=hooks.progress
     ):
         if timings.predicted_n == 1:
-            report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - started) * 1e3
+            report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - hooks.started) * 1e3
         if token_id in model.tokenizer.eog_token_ids:
             yield GenerationPart(decoder.finish(), None, timings, report, "stop")
             return
@@ -263,17 +254,18 @@ def stream_tokens(
             return
 
 
-def check_max_tokens(max_tokens: int | None) -> None:
-    """RequestError unless it is None or a whole number above 0."""
-    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
-        raise RequestError(f"max_tokens: found {max_tokens!r}, wanted a whole number of at least 1")
-
-
 def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
     """All new tokens, without a draft."""
     kept = np.arange(cached_n, num_tokens)
     plan = Plan(kept, SpecPrefillReport(guards.DISABLED, "no draft model in use", num_tokens, cached_n))
     return finish_plan(plan, kept, None)
+
+
+def plan_without_draft(asked: SparseRequest, num_tokens: int, cached_n: int = 0) -> Plan:
+    """All new tokens, or those that the request names."""
+    if asked.kept_ranges is None or not asked.enabled:
+        return dense_plan(num_tokens, cached_n)
+    return given_plan(asked.kept_ranges, num_tokens, cached_n)
 
 
 def stream_generate(
@@ -297,20 +289,18 @@ def stream_generate(
     sampling: settings left out come from the file or Qwen3.5's card. Raises RequestError for a prompt that is empty or
     longer than the context.
     """
-    check_max_tokens(max_tokens)
-    started = time.perf_counter()
+    asked = SparseRequest(True, spec, kept_ranges, _facts(prompt))
+    options, hooks = AnswerOptions(max_tokens, sampling or SamplingConfig(), asked), Hooks(progress)
     ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
-    resolved = (sampling or SamplingConfig()).resolve(model.metadata, thinking)
+    options = replace(options, sampling=options.sampling.resolve(model.metadata, thinking))
     speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else draft
     cache = model.new_cache()
     try:
         if speculative is None:
-            plan = dense_plan(len(ids)) if kept_ranges is None else given_plan(kept_ranges, len(ids))
+            plan = plan_without_draft(asked, len(ids))
         else:
-            plan = speculative.plan(ids, config=spec, facts=_facts(prompt), kept_ranges=kept_ranges, progress=progress)
-        yield from stream_tokens(
-            model, ids, cache, resolved, plan, max_tokens=max_tokens, started=started, progress=progress
-        )
+            plan = speculative.plan(ids, asked, progress=progress)
+        yield from stream_tokens(model, ids, cache, plan, options, hooks, Timings())
     finally:
         cache.close()
         if speculative is not draft:

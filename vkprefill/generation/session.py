@@ -9,7 +9,7 @@ out stays out, unless a turn asks for an exact state.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,14 +23,14 @@ from vkprefill.generation.generate import (
     GenerationResult,
     Timings,
     collect,
-    dense_plan,
-    ends_in_thinking,
+    plan_without_draft,
     stream_tokens,
     template_variables,
 )
-from vkprefill.generation.sampling import Sampler, SamplingConfig
+from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.pipeline import SpecPrefill
-from vkprefill.specprefill.plan import Plan, RequestFacts, given_plan
+from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 
@@ -77,68 +77,44 @@ class Session:
         specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges: for this turn.
         timings.cache_n says how many prompt tokens were not looked at again.
         """
-        started = time.perf_counter()
+        hooks = Hooks(progress)
         template = self.model.chat_template
         if template is None:
             raise RequestError(f"chat: {self.model.path.name} has no chat template")
-        options = template_variables(template_kwargs)
-        ids = template.encode(messages, tools=tools, **options)
-        history = template.encode(messages, tools=tools, add_generation_prompt=False, **options)
+        variables = template_variables(template_kwargs)
+        ids = template.encode(messages, tools=tools, **variables)
+        history = template.encode(messages, tools=tools, add_generation_prompt=False, **variables)
         facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
-        yield from self.stream_ids(
-            ids,
-            mark_at=[len(history)] if ids[: len(history)] == history else [],
-            max_tokens=max_tokens,
-            sampling=sampling,
-            specprefill=specprefill,
-            spec=spec,
-            facts=facts,
-            kept_ranges=kept_ranges,
-            progress=progress,
-            started=started,
+        options = AnswerOptions(
+            max_tokens,
+            sampling or SamplingConfig(),
+            SparseRequest(specprefill, spec, kept_ranges, facts),
+            mark_at=(len(history),) if ids[: len(history)] == history else (),
         )
+        yield from self.stream_ids(ids, options, hooks)
 
     def stream_ids(
-        self,
-        ids: Sequence[int],
-        *,
-        mark_at: Sequence[int] = (),
-        max_tokens: int | None = None,
-        sampling: SamplingConfig | None = None,
-        specprefill: bool = True,
-        spec: SpecPrefillConfig | None = None,
-        facts: RequestFacts | None = None,
-        kept_ranges: Sequence[Sequence[int]] | None = None,
-        progress: PrefillProgress | None = None,
-        scoring_progress: PrefillProgress | None = None,
-        started: float | None = None,
-        make_sampler: Callable[[SamplingConfig], Sampler] = Sampler,
+        self, ids: Sequence[int], options: AnswerOptions | None = None, hooks: Hooks | None = None
     ) -> Iterator[GenerationPart]:
-        """As stream, for a conversation rendered by the caller.
-
-        mark_at: rising lengths of the beginnings that later prompts will share, the last being that of the history;
-        scoring_progress: of the draft (None: progress); started: the time that ttft_ms counts from.
-        """
-        started = time.perf_counter() if started is None else started
+        """As stream, for a conversation rendered by the caller."""
+        options, hooks = options or AnswerOptions(), hooks or Hooks()
         model, prompts, ids = self.model, self._prompts, list(ids)
-        sampling = (sampling or SamplingConfig()).resolve(model.metadata, ends_in_thinking(model, ids))
-        if len(ids) >= self.cache.max_context and (self._speculative is None or not specprefill):
+        options = options.resolve(model, ids)
+        enabled, mark_at, progress = options.sparse.enabled, options.mark_at, hooks.progress
+        if len(ids) >= self.cache.max_context and (self._speculative is None or not enabled):
             raise ContextLengthError(
                 f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}"
             )
-        reused = prompts.go_back(ids, exact_only=self._speculative is None or not specprefill)
+        reused = prompts.go_back(ids, exact_only=self._speculative is None or not enabled)
         if self._speculative is None:
-            plan = dense_plan(len(ids), reused) if kept_ranges is None else given_plan(kept_ranges, len(ids), reused)
+            plan = plan_without_draft(options.sparse, len(ids), reused)
         else:
             plan = self._speculative.plan(
                 ids,
+                options.sparse,
                 cached_n=reused,
-                config=spec,
-                facts=facts,
-                kept_ranges=kept_ranges,
-                enabled=specprefill,
                 mark_at=mark_at[-1] if mark_at else None,
-                progress=scoring_progress or progress,
+                progress=hooks.scoring or progress,
             )
         if not prompts.exact:
             plan.report.reason += "; what earlier turns left out stays out"
@@ -156,18 +132,7 @@ class Session:
                 before = timings.prompt_n
         rows = len(self.cache) + len(plan.kept)
         try:
-            yield from stream_tokens(
-                model,
-                ids,
-                self.cache,
-                sampling,
-                plan,
-                max_tokens=max_tokens,
-                timings=timings,
-                started=started,
-                progress=ran,
-                make_sampler=make_sampler,
-            )
+            yield from stream_tokens(model, ids, self.cache, plan, options, replace(hooks, progress=ran), timings)
         finally:
             if len(self.cache) >= rows:  # the prompt was run: not so after an interrupt in prefill
                 prompts.note(ids[len(prompts.prompt) :], exact=not plan.sparse)

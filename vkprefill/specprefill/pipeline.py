@@ -28,6 +28,7 @@ from vkprefill.specprefill.plan import (
     Plan,
     RequestFacts,
     Scored,
+    SparseRequest,
     SpecPrefillReport,
     finish_plan,
     ranges_to_tokens,
@@ -111,31 +112,30 @@ class SpecPrefill:
     def plan(
         self,
         token_ids: Sequence[int],
+        asked: SparseRequest | None = None,
         *,
         cached_n: int = 0,
-        config: SpecPrefillConfig | None = None,
-        facts: RequestFacts | None = None,
-        kept_ranges: Sequence[Sequence[int]] | None = None,
-        enabled: bool = True,
         mark_at: int | None = None,
         progress: PrefillProgress | None = None,
+        **fields: object,
     ) -> Plan:
         """Decide what the target runs of a prompt whose first cached_n tokens it has.
 
-        kept_ranges: a choice made elsewhere (an earlier answer's), in place of scoring. Raises RequestError for bad
-        ranges; with on_error "error" also what the scorer raises.
+        fields: of a SparseRequest, where `asked` is not given. Raises RequestError for bad kept_ranges; with on_error
+        "error" also what the scorer raises.
         """
-        config = config or self.config
+        asked = asked or SparseRequest(**fields)
+        config = asked.config or self.config
         num_tokens, new = len(token_ids), len(token_ids) - cached_n
         report = SpecPrefillReport(guards.DISABLED, "switched off", num_tokens, cached_n, settings=config.as_dict())
         dense = Plan(np.arange(cached_n, num_tokens), report)
-        if kept_ranges is not None and enabled:
-            kept = ranges_to_tokens(kept_ranges, num_tokens, cached_n)
+        if asked.kept_ranges is not None and asked.enabled:
+            kept = ranges_to_tokens(asked.kept_ranges, num_tokens, cached_n)
             return finish_plan(dense, kept, "kept ranges given with the request")
-        if not enabled:
+        if not asked.enabled:
             return finish_plan(dense, dense.kept, None)
         try:
-            if skipped := self._guard(token_ids, new, config, facts or RequestFacts(), report):
+            if skipped := self._guard(token_ids, new, config, asked.facts, report):
                 report.status, report.reason = skipped
                 return finish_plan(dense, dense.kept, None)
             scored = self.score(token_ids, config, first=cached_n, mark_at=mark_at, progress=progress)
@@ -162,13 +162,13 @@ class SpecPrefill:
         cache: Cache | None = None,
         *,
         progress: PrefillProgress | None = None,
-        **options: object,
+        **fields: object,
     ) -> SpecPrefillResult:
-        """Plan and prefill a whole prompt into an empty cache (None: a new one); options as for plan."""
+        """Plan and prefill a whole prompt into an empty cache (None: a new one); fields: of a SparseRequest."""
         start = time.perf_counter()
         if cache is not None and len(cache):
             raise RequestError(f"cache: holds {len(cache)} tokens, wanted an empty one")
-        plan = self.plan(token_ids, progress=progress, **options)
+        plan = self.plan(token_ids, SparseRequest(**fields), progress=progress)
         own = cache is None
         cache = self.target.new_cache() if cache is None else cache
         try:

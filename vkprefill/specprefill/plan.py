@@ -10,6 +10,7 @@ import numpy as np
 from vkprefill.errors import RequestError
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.selection import Selection
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 
 @dataclass
@@ -90,6 +91,20 @@ class RequestFacts:
     tools: object = None
     grammar: object = None
     roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SparseRequest:
+    """What is asked of speculative prefill for one prompt.
+
+    enabled: False for an exact answer; config: settings (None: those of the pair); kept_ranges: a choice made elsewhere
+    (an earlier answer's), in place of scoring; facts: for the guards.
+    """
+
+    enabled: bool = True
+    config: SpecPrefillConfig | None = None
+    kept_ranges: Sequence[Sequence[int]] | None = None
+    facts: RequestFacts = RequestFacts()
 
 
 def finish_plan(plan: Plan, kept: np.ndarray, reason: str | None) -> Plan:

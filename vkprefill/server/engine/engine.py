@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from vkprefill.engine.model import Model, load
 from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError, VkPrefillError
 from vkprefill.generation.generate import GenerationPart
+from vkprefill.generation.options import Hooks
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.generation.session import Session
 from vkprefill.server.engine.jobs import (
@@ -145,7 +146,7 @@ class Engine:
                     os._exit(EXIT_DEVICE_LOST)  # nothing on a lost device can be freed in order
 
     def _run(self, job: Job) -> Done | Failed:
-        session = self._slots.choose(job.token_ids, exact_only=not job.specprefill)
+        session = self._slots.choose(job.token_ids, exact_only=not job.options.sparse.enabled)
         answer = _Answer(job, session, self._connection)
         try:
             try:
@@ -177,7 +178,7 @@ class _Answer:
         self._job = job
         self._session = session
         self._connection = connection
-        self._cached = session.reach(job.token_ids, exact_only=not job.specprefill)
+        self._cached = session.reach(job.token_ids, exact_only=not job.options.sparse.enabled)
         self._sampler: Sampler | None = None
         self._started = time.perf_counter()
         self._reported = -math.inf  # when progress was sent
@@ -186,21 +187,8 @@ class _Answer:
     def run(self) -> Done:
         job = self._job
         stops, waiting = StopStrings(job.stop), []
-        parts = self._session.stream_ids(
-            job.token_ids,
-            mark_at=job.mark_at,
-            max_tokens=job.max_tokens,
-            sampling=job.sampling,
-            specprefill=job.specprefill,
-            spec=job.spec,
-            facts=job.facts,
-            kept_ranges=job.kept_ranges,
-            progress=self._progress("prefill"),
-            scoring_progress=self._progress("score"),
-            started=self._started,
-            make_sampler=self._make_sampler,
-        )
-        with closing(parts):
+        hooks = Hooks(self._progress("prefill"), self._progress("score"), self._make_sampler, self._started)
+        with closing(self._session.stream_ids(job.token_ids, job.options, hooks)) as parts:
             for part in parts:
                 self._look_into_pipe()
                 if part.token_id is not None and isinstance(self._sampler, LogprobSampler):

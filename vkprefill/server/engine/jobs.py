@@ -6,8 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vkprefill.generation.sampling import SamplingConfig
-from vkprefill.specprefill.plan import RequestFacts
+from vkprefill.generation.options import AnswerOptions
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 
@@ -33,22 +32,16 @@ class EngineOptions:
 class Job:
     """One prompt to answer.
 
-    mark_at: rising lengths of the beginnings that later prompts will share; stop: texts that end the answer;
+    options: what is asked of the answer; stop: texts that end it;
     num_logprobs: most probable tokens to report beside each chosen one (None: no log-probabilities); want_progress:
     report each step of the prefill; want_details: tell tokens and their importance with the result.
     """
 
     job_id: int
     token_ids: tuple[int, ...]
-    sampling: SamplingConfig
-    mark_at: tuple[int, ...] = ()
-    max_tokens: int | None = None
+    options: AnswerOptions = AnswerOptions()
     stop: tuple[str, ...] = ()
     num_logprobs: int | None = None
-    specprefill: bool = True
-    spec: SpecPrefillConfig | None = None
-    facts: RequestFacts | None = None
-    kept_ranges: list[list[int]] | None = None
     want_progress: bool = False
     want_details: bool = False
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from vkprefill.errors import RequestError
+from vkprefill.generation.options import AnswerOptions
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.client import EngineClient
 from vkprefill.server.engine.jobs import CANCELLED, TOO_LONG, Done, Job, JobEvent, Piece, Progress
@@ -29,6 +30,7 @@ from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json
 from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.prompts import Prompt, PromptBuilder, protected
 from vkprefill.server.protocol.requests import AnswerRequest, ChatRequest, Defaults, parse_chat, parse_completion
+from vkprefill.specprefill.plan import SparseRequest
 
 T = TypeVar("T")
 
@@ -147,18 +149,13 @@ class Completion:
 
 def _job(request: AnswerRequest, prompt: Prompt) -> Job:
     spec = request.specprefill
+    asked = SparseRequest(spec.enabled, protected(spec.settings, prompt), spec.kept_ranges, prompt.facts)
     return Job(
         0,
         tuple(prompt.token_ids),
-        request.sampling,
-        mark_at=prompt.mark_at,
-        max_tokens=request.max_tokens,
+        AnswerOptions(request.max_tokens, request.sampling, asked, prompt.mark_at),
         stop=request.stop,
         num_logprobs=request.num_logprobs,
-        specprefill=spec.enabled,
-        spec=protected(spec.settings, prompt),
-        facts=prompt.facts,
-        kept_ranges=spec.kept_ranges,
         want_progress=request.return_progress and request.stream,
         want_details=spec.details,
     )

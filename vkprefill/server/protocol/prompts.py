@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import OPEN_THINKING
+from vkprefill.generation.options import OPEN_THINKING
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.server.protocol.requests import ChatRequest, CompletionRequest

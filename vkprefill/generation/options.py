@@ -1,0 +1,57 @@
+"""What is asked of an answer, in one object that a call, a turn of a session and a job of the server pass on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.errors import RequestError
+from vkprefill.generation.sampling import Sampler, SamplingConfig
+from vkprefill.specprefill.plan import SparseRequest
+
+OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasoning before the answer
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Plain data, which goes through pipes. Raises RequestError for a bad max_tokens.
+
+    max_tokens: None for as many as the context holds; sampling: settings left out come from the file or Qwen3.5's card;
+    sparse: what is asked of speculative prefill; mark_at: rising lengths of the beginnings of the prompt that later
+    prompts will share, the last being that of the history.
+    """
+
+    max_tokens: int | None = None
+    sampling: SamplingConfig = SamplingConfig()
+    sparse: SparseRequest = SparseRequest()
+    mark_at: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        limit = self.max_tokens
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 1")
+
+    def resolve(self, model: Model, token_ids: Sequence[int]) -> AnswerOptions:
+        """With all of the sampling settings, as the model and the prompt's last tokens ask for them."""
+        return replace(self, sampling=self.sampling.resolve(model.metadata, ends_in_thinking(model, token_ids)))
+
+
+def ends_in_thinking(model: Model, token_ids: Sequence[int]) -> bool:
+    """Whether the answer to a prompt begins inside of reasoning."""
+    return model.tokenizer.decode(token_ids[-8:]).rstrip().endswith(OPEN_THINKING)
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a caller has called, and when it began.
+
+    progress: of the target's prefill; scoring: of the draft's; make_sampler: from resolved settings; started: the time,
+    by time.perf_counter, that ttft_ms counts from.
+    """
+
+    progress: PrefillProgress | None = None
+    scoring: PrefillProgress | None = None
+    make_sampler: Callable[[SamplingConfig], Sampler] = Sampler
+    started: float = field(default_factory=time.perf_counter)
