@@ -265,6 +265,39 @@ def test_failure_leaves_no_trace(eight_layers, scorer_of, monkeypatch, when, err
     check(found, *numpy_importance(eight_layers, token_ids, config))
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"lookahead": 0}, {"tail_queries": 4}, {"score_layers": (3,)}, {"window": 64}]
+)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_importance_that_is_not_finite(load_model, eight_layers, scorer_of, monkeypatch, settings, value):
+    """An error of the scorer, also where no look-ahead logits are made, and nothing goes on from it."""
+    config = SpecPrefillConfig(**{"lookahead": 2, **settings})
+    half = load_model("tiny-c-q4km", kv_type="f16")
+    for model, remedy in (
+        (eight_layers, ""),
+        (half, r', in its half-precision KV cache perhaps; load it with kv_type="f32"'),
+    ):
+        scorer, token_ids = scorer_of(model), tokens(150)
+        want = scorer.score(token_ids, config).values
+        clear = scorer._programs.start
+
+        def start(num_tokens: int, clear=clear, scorer=scorer, device=model.device) -> None:
+            clear(num_tokens)
+            total = scorer._programs._total
+            spoilt = np.zeros(total.shape, np.float32)
+            spoilt[[17, 30]] = value
+            device.upload(total, [spoilt])
+
+        scorer.reset()
+        with monkeypatch.context() as patch:
+            patch.setattr(scorer._programs, "start", start)
+            with pytest.raises(vkprefill.VkPrefillError) as caught:
+                scorer.score(token_ids, config)
+        name = f"importance: token 17 has {value}: the attention of the draft {model.path.name} overflows"
+        assert str(caught.value) == name + remedy
+        assert np.array_equal(scorer.score(token_ids, config).values, want)
+
+
 def test_memory_is_linear_and_kept_while_it_suffices(draft, scorer_of):
     scorer, config = scorer_of(draft), SpecPrefillConfig(lookahead=1)
     sizes = []

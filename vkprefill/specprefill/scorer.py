@@ -20,7 +20,7 @@ from vkprefill.engine.capture import RowTap, checked_layers
 from vkprefill.engine.memory import PAGE, padded_chunk
 from vkprefill.engine.model import Model, PrefillProgress
 from vkprefill.engine.prompt_cache import PromptCache
-from vkprefill.errors import RequestError
+from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill.selection import windows
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.program import Program
@@ -58,7 +58,8 @@ class Scorer:
         mark_at: int | None = None,
         progress: PrefillProgress | None = None,
     ) -> Importance:
-        """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context.
+        """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context,
+        VkPrefillError for NaN or infinity.
 
         mark_at: a beginning of the prompt that later prompts will share (up to the generation prompt): scoring can go
         on from there.
@@ -138,6 +139,9 @@ class Scorer:
             if progress:
                 progress(num_tokens, num_tokens)
         values = programs.total() / np.float32(num_steps)
+        if not np.isfinite(values).all():
+            prompts.reset()  # nothing goes on from such a state
+            raise VkPrefillError(_not_finite(values, draft))
         return Importance(values, num_steps, cached, (scored - start) * 1e3, (time.perf_counter() - scored) * 1e3)
 
     def _programs_for(
@@ -169,6 +173,14 @@ def lookahead_steps(config: SpecPrefillConfig, draft: Model) -> int:
     """Look-ahead needs all layers: where tail queries are asked for, or early layers only, there is none."""
     early = config.score_layers != "all" and draft.config.attention_layers[-1] not in config.score_layers
     return 0 if early or config.tail_queries else config.lookahead
+
+
+def _not_finite(values: np.ndarray, draft: Model) -> str:
+    token = np.flatnonzero(~np.isfinite(values))[0]
+    message = f"importance: token {token} has {values[token]}: the attention of the draft {draft.path.name} overflows"
+    if draft.kv_type == "f16":
+        return f'{message}, in its half-precision KV cache perhaps; load it with kv_type="f32"'
+    return message
 
 
 class _ScorePrograms:
