@@ -22,7 +22,8 @@ source=$folder/kp-$KP_VERSION
 # setup.py lacks a comma, so that CMake would build for the first Python it finds.
 sed -i "s/'-DKOMPUTE_OPT_DISABLE_VULKAN_VERSION_CHECK=ON'\$/&,/" "$source/setup.py"
 # It asks for numpy 1, which Python 3.13 has no wheels of; built with this pybind11, kp works with numpy 2 as well.
-if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then
+if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))' ||
+    "$python" -c 'import numpy, sys; sys.exit(numpy.__version__.startswith("1."))' 2>/dev/null; then
     sed -i 's/"numpy<2.0.0"/"numpy"/' "$source/setup.py"
 fi
 

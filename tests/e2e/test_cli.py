@@ -80,6 +80,7 @@ def test_answer_on_a_terminal(gpu, stdout, tmp_path):
         assert outcome.out == DEMO[0]["answer"] + "\n"
 
 
+@pytest.mark.smoke
 def test_answer_of_the_built_in_model(cli, gpu):
     outcome = cli("generate", "-f", "-", "--no-specprefill", stdin=DEMO[0]["user"].encode())
     assert (outcome.code, outcome.out) == (0, DEMO[0]["answer"] + "\n")

@@ -76,6 +76,7 @@ def test_dense_answers_are_those_of_single_runs(client):
             assert answer.usage.prompt_tokens == alone.timings.prompt_n and answer.specprefill["status"] == "disabled"
 
 
+@pytest.mark.smoke
 def test_stream_and_whole_answer(client):
     messages = user("First of all. " + DEMO[3]["user"])
     whole = ask(client, messages, **SPARSE)

@@ -175,5 +175,6 @@ def test_flat_and_sharp_softmax(device, tokens, sharpness):
         check(f"attention T {tokens}, sharpness {sharpness}, {profile}", y, expected, REDUCTION)
 
 
+@pytest.mark.smoke
 def test_llama_cpp(device):
     check_on_llama_cpp(device, "attn_pregate")

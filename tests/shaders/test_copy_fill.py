@@ -6,6 +6,7 @@ from tests.shaders.run_kernel import KernelRun
 SIZES = [1, 63, 64, 65, 255, 256, 257, 100_003]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("count", SIZES)
 def test_copy(device, count):
     rng = np.random.default_rng(count)

@@ -99,6 +99,7 @@ def test_calls_continue_each_other(device, in_chunks):
     check("parts, state", now, last, REDUCTION if in_chunks else 0)
 
 
+@pytest.mark.smoke
 def test_llama_cpp(device):
     check_on_llama_cpp(device, "attn_output")
 

@@ -97,6 +97,7 @@ def test_sum_adds_to_what_is_there(device, queries, keys):
     assert (got[keys:].view(np.uint32) == FOREIGN).all()
 
 
+@pytest.mark.smoke
 def test_whole_reduction(device):
     """Two calls of 3 and 1 queries, 2 layers: as importance_from_rows has it."""
     parts = [[softmax_rows(count, 4, 120, seed) for seed in range(2)] for count in (3, 1)]

@@ -122,6 +122,7 @@ def file_tensors(name: str) -> dict[str, tuple[np.ndarray, str]]:
     }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", fixtures.FIXTURES)
 def test_llama_cpp(device, name):
     """Every projection whose input and output llama.cpp stored, from the file's own blocks."""

@@ -54,6 +54,7 @@ def test_one_row_of_many(device):
     check("matvec of the first of 5 rows", got, x[0].astype(float) @ blocks.dequantize(data, "F16").T, REDUCTION)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", fixtures.FIXTURES)
 def test_llama_cpp_head(device, name):
     arrays, tensors = fixtures.load_case(name, "p1").arrays | {"p7": None}, file_tensors(name)

@@ -6,6 +6,7 @@ from tests.shaders.run_kernel import ELEMENTWISE, KernelRun, check, using_profil
 from vkprefill.engine import kernels
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("profile", ["cpu", "amd"])
 @pytest.mark.parametrize(
     ("tokens", "width"), [(1, 3584), (2, 4), (63, 260), (64, 96), (65, 36), (127, 132), (200, 100)]

@@ -45,6 +45,7 @@ def test_sizes(device, profile, vocab, k):
         compare(device, np.random.default_rng(vocab).standard_normal(vocab).astype(np.float32), k)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("profile", ["cpu", "amd"])
 def test_ties_go_to_the_lower_id(device, profile):
     rng = np.random.default_rng(1)
