@@ -1,11 +1,12 @@
 """The environment of all tests, and the Vulkan device that shader and model tests share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import fields
 
 import pytest
 
+from tests.skips import refuse_skip
 from vkprefill.errors import DeviceError
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.device import Device, _import_barrier
@@ -15,12 +16,15 @@ from vkprefill.vulkan.probe import choose
 FOREIGN_VARIABLES = ["VKPREFILL_API_KEY", "FORCE_COLOR", "NO_COLOR", "PYTHONIOENCODING"]
 FOREIGN_VARIABLES += [setting.metadata["variable"] for setting in fields(SpecPrefillConfig)]
 
+NOBODY = 65534  # a user id without rights
+
 # Opening a device hides Vulkan layers from this process (device.py); processes that tests start must not inherit that.
 LAYER_VARIABLES = {name: os.environ.get(name) for name in ("VK_LAYER_PATH", "VK_ADD_LAYER_PATH")}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="also run tests marked exhaustive (make test-all)")
+    parser.addoption("--allow-skips", action="store_true", help="no failure where tests/skips.py knows no such skip")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -31,6 +35,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if not item.config.getoption("allow_skips"):
+        refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if not collector.config.getoption("allow_skips"):
+        refuse_skip(report)
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -80,3 +102,16 @@ def device():
         pytest.skip(f"no Vulkan device: {error}")
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[None]:
+    """Without root's right to read every file."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -310,11 +310,12 @@ def test_bad_model_files(cli_here, tmp_path, command):
         assert outcome.out == ""
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_unreadable_model_file(cli, tmp_path):
+def test_unreadable_model_file(cli_here, tmp_path, request):
+    assert cli_here("inspect", "-m", TINY).code == 0
     shutil.copy(TINY, tmp_path / "model.gguf")
     (tmp_path / "model.gguf").chmod(0)
-    assert_error(cli("inspect", "-m", str(tmp_path / "model.gguf")), "cannot be read: permission denied")
+    request.getfixturevalue("unprivileged")
+    assert_error(cli_here("inspect", "-m", str(tmp_path / "model.gguf")), "cannot be read: permission denied")
 
 
 def test_without_vulkan_driver(cli):

@@ -264,10 +264,10 @@ def test_paths_that_cannot_be_read(tmp_path):
         assert str(caught.value).isprintable()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_no_permission(write):
+def test_no_permission(write, request):
     path = write(gguf_bytes())
     path.chmod(0)
+    request.getfixturevalue("unprivileged")
     with pytest.raises(GGUFError, match="cannot be read: permission denied"):
         open_gguf(path)
 
