@@ -26,13 +26,13 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from benchmarks.kernel_options import parse
 from tools.make_model import random_blocks
 from vkprefill.benchmark.kernels import clock_of, second_of
 from vkprefill.benchmark.record import Figure, Record, about, describe, markdown_table, number
 from vkprefill.engine import kernels
 from vkprefill.engine.memory import STEP_WORDS
 from vkprefill.engine.weights import Matrix, MatrixPart
+from vkprefill.errors import VkPrefillError
 from vkprefill.gguf.quants import layout_of, pack_rows, packed_row_bytes
 from vkprefill.vulkan.device import Device
 
@@ -47,7 +47,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--types", nargs="+", choices=TYPES, default=TYPES, metavar="TYPE", help=f"(default: {' '.join(TYPES)})"
     )
-    args, device = parse(parser, argv, repetitions=5)
+    parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="(default: 5)")
+    parser.add_argument("--device", default=None, help="index or part of the name of a Vulkan device")
+    parser.add_argument("--json", metavar="FILE", help="write the record")
+    args = parser.parse_args(argv)
+    try:
+        device = Device.open(args.device)
+    except VkPrefillError as error:
+        sys.exit(f"Error: {error}")
     second = second_of(device)
     figures, rows = [], []
     for name in args.types:

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -81,13 +81,11 @@ class _RecordingBuffer(Buffer):
 class _RecordingDevice(Device):
     """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing."""
 
-    def __init__(self, seen: set[Key], delta_in_chunks: bool) -> None:
+    def __init__(self, seen: set[Key]) -> None:
         self.info = DeviceInfo(
             0, "recorder", "integrated", AMD, "", "1.3.0", 16 << 30, 8 << 30, 64, 32, 2**32 - 4, 1024, 65536, ()
         )
         self.profile = profile_for(self.info)
-        if delta_in_chunks:
-            self.profile = replace(self.profile, delta_in_chunks=True)
         self.lost, self.closed, self.seen = False, False, seen
 
     def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
@@ -139,13 +137,8 @@ class _RecordingProgram(Program):
         pass
 
 
-def load_recording(
-    shape: str, type_of: Callable[[str], TensorType], kv_type: str, seen: set[Key], *, delta_in_chunks: bool = False
-) -> Model:
-    """A model of this shape on the recording device, its matrices of the types that type_of gives their names.
-
-    delta_in_chunks: whatever the profile says.
-    """
+def load_recording(shape: str, type_of: Callable[[str], TensorType], kv_type: str, seen: set[Key]) -> Model:
+    """A model of this shape on the recording device, its matrices of the types that type_of gives their names."""
     file = SimpleNamespace(
         label=shape, path=shape, metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
     )
@@ -155,7 +148,7 @@ def load_recording(
         "check_tensors": lambda file, config: None,
         "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=())),
     }
-    opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen, delta_in_chunks))
+    opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen))
     with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened:
         return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type)
 
@@ -164,8 +157,7 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores."""
     seen: set[Key] = set()
     weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
-    # Prefill in the chunk form of the delta rule; decode has the other one, with the same constants as prefill.
-    model = load_recording(shape, lambda name: weight_type, kv_type, seen, delta_in_chunks=True)
+    model = load_recording(shape, lambda name: weight_type, kv_type, seen)
     cache = model.new_cache()
     model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
     cache.snapshot().free()

@@ -32,5 +32,4 @@ for shape in 0.8B 4B; do
     $python -m vkprefill bench -m "$model" -p 64,512,2048 -n 32 -d 0,4096 --start --kernels \
         --json "benchmarks/$name-$shape.json"
 done
-$python -m benchmarks.delta_rule --json "benchmarks/$name-delta-rule.json"
 exit $status  # of the tests

@@ -1,13 +1,11 @@
 """Ways to the same result: chunk sizes, calls, decode for prefill, repetition, candidates chosen on the device."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 import vkprefill
 from tests.reference.fixtures import model_path, rms
-from tests.shaders.run_kernel import PROFILES, using_profile
+from tests.shaders.run_kernel import PROFILES
 from vkprefill.engine.memory import MAX_CANDIDATES
 
 SAME = 1e-4  # of the RMS of the logits: sums in another order. Measured: 1e-5
@@ -42,18 +40,6 @@ def test_profile_does_not_matter(load_model, prompt, monkeypatch, profile, name)
     monkeypatch.setattr("vkprefill.vulkan.device.profile_for", lambda info: PROFILES[profile])
     with vkprefill.load(model_path(name), max_context=512, kv_type="f32", prefill_chunk=135) as other:
         assert_same(other.logits(prompt[:201]), want)
-
-
-def test_delta_rule_in_chunks(model, prompt):
-    """A second model on the device, recorded with the form that the profile does not take; 201 tokens end in a part."""
-    profile = dataclasses.replace(model.device.profile, delta_in_chunks=True)
-    options = {"max_context": 512, "kv_type": "f32", "prefill_chunk": 150}
-    with using_profile(model.device, profile), vkprefill.load(model.path, model.device, **options) as other:
-        assert "delta_walk" in other.kernels() and "delta_walk" not in model.kernels()
-        cache = other.new_cache()
-        assert_same(other.prefill(prompt[:201], cache=cache), model.prefill(prompt[:201]), "prefill")
-        assert_same(other.prefill(prompt[201:204], cache=cache), model.prefill(prompt[:204]), "continued")
-        assert_same(other.decode(prompt[204], cache), model.prefill(prompt[:205]), "decode")
 
 
 def test_decodes_equal_prefill(model, prompt):

@@ -12,7 +12,7 @@ import vkprefill
 from benchmarks.memory import driver_memory, in_new_process, model_memory
 from tests.model.conftest import BUILT_IN
 from tests.reference.fixtures import FIXTURES, model_path
-from vkprefill.engine.memory import delta_chunks_shape, memory_bill
+from vkprefill.engine.memory import memory_bill
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.vulkan.buffer import Buffer
@@ -84,12 +84,10 @@ def test_bill_grows_with_what_it_depends_on(name):
 
     first = bill()
     longer, wider, more = bill(max_context=1024), bill(kv_type="f32"), bill(prefill_chunk=128)
-    chunks = bill(delta_in_chunks=True).activations - first.activations
     page_tables = first.kv_cache % 64
     assert longer.kv_cache == 2 * first.kv_cache
     assert wider.kv_cache - page_tables == 2 * (first.kv_cache - page_tables)
     assert more.activations > first.activations and more.kv_cache == first.kv_cache
-    assert chunks == 4 * np.prod(delta_chunks_shape(64, config.linear_num_value_heads))
     assert first.total == sum(asdict(first).values())
 
 

@@ -57,10 +57,6 @@ def test_clean_with_barriers(barrier, tmp_path, splits):
     assert "decode submissions: 1\n" in output
 
 
-def test_clean_with_the_delta_rule_in_chunks(barrier, tmp_path):
-    assert messages(run(tmp_path, "--chunks")) == []
-
-
 @pytest.mark.parametrize("profile", ["amd", "unknown"])
 def test_clean_with_the_kernels_of_gpus(barrier, tmp_path, profile):
     """Both forms of the matmul for GPUs, and the other kernels without shuffles."""

@@ -1,9 +1,9 @@
 """A model through everything that dispatches: prefill in two calls, decode, captures, scores, all logits.
 
-    python tests/model/validation_run.py MODEL [--profile NAME] [--splits N] [--chunks] [--no-barrier]
+    python tests/model/validation_run.py MODEL [--profile NAME] [--splits N] [--no-barrier]
 
---profile: of another class of device; --splits: parts that decode cuts the keys into; --chunks: prefill takes the delta
-rule in chunks; --no-barrier: an operation that records nothing in the barrier's place.
+--profile: of another class of device; --splits: parts that decode cuts the keys into; --no-barrier: an operation that
+records nothing in the barrier's place.
 Meant for test_validation.py, which runs it under the validation layer.
 """
 
@@ -22,10 +22,10 @@ from vkprefill.vulkan.profiles import PROFILES
 CANDIDATES = 8
 
 
-def open_device(profile: str | None, splits: int, chunks: bool, no_barrier: bool) -> Device:
+def open_device(profile: str | None, splits: int, no_barrier: bool) -> Device:
     device = Device.open(None)
     tiles = next((p for p in PROFILES if p.name == profile), device.profile)
-    device.profile = dataclasses.replace(tiles, attention_splits=splits, delta_in_chunks=chunks)
+    device.profile = dataclasses.replace(tiles, attention_splits=splits)
     if no_barrier:
         tensor = device._manager.tensor_t(np.zeros(4, np.float32), device._kp.TensorTypes.host)
         device._barrier = lambda: device._kp.OpTensorSyncLocal([tensor])  # of a host tensor: nothing to do
@@ -37,10 +37,9 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--profile", choices=[p.name for p in PROFILES])
     parser.add_argument("--splits", type=int, default=1)
-    parser.add_argument("--chunks", action="store_true")
     parser.add_argument("--no-barrier", action="store_true")
     arguments = parser.parse_args()
-    device = open_device(arguments.profile, arguments.splits, arguments.chunks, arguments.no_barrier)
+    device = open_device(arguments.profile, arguments.splits, arguments.no_barrier)
     vkprefill.engine.model.Device.open = lambda wanted: device
 
     with vkprefill.load(arguments.model, max_context=768, kv_type="f16") as model:
@@ -64,7 +63,6 @@ def main() -> None:
             scorer.score(ids, SpecPrefillConfig(**options))
         program = model._decode_program
         assert any("attention_merge" in label for label in program.labels) == (arguments.splits > 1)
-        assert ("delta_walk" in model.kernels()) == arguments.chunks
         print("decode submissions:", program.num_submissions)
     print("finished")
 

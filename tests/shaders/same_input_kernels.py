@@ -15,7 +15,7 @@ from tests.reference.forward import ReferenceModel
 from tests.shaders.run_kernel import KernelRun, check
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
-from vkprefill.engine.memory import PAGE, delta_chunks_shape
+from vkprefill.engine.memory import PAGE
 from vkprefill.vulkan.device import Device
 
 Kernel = Callable[..., np.ndarray]
@@ -123,7 +123,6 @@ def delta(device: Device, q, k, v, log_decay, beta, state, *, num_rows: int | No
         run.input("gates", np.stack([log_decay, beta], axis=-1)),
         whole,
         run.output("o", hv * dv),
-        run.scratch("chunks", *delta_chunks_shape(run.num_rows, hv)) if device.profile.delta_in_chunks else None,
         state_offset=offset,
         key_heads=hk,
         value_heads=hv,

@@ -1,7 +1,3 @@
-"""Both forms of the delta rule: every case token by token, and in chunks of 64."""
-
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -9,12 +5,6 @@ from tests.reference import delta_rule as reference
 from tests.reference import fixtures
 from tests.shaders.run_kernel import PROFILES, REDUCTION, check, using_profile
 from tests.shaders.same_input_kernels import check_on_llama_cpp, delta, reference_model
-
-
-@pytest.fixture(params=[False, True], ids=["by token", "in chunks"], autouse=True)
-def in_chunks(request, device):
-    with using_profile(device, dataclasses.replace(device.profile, delta_in_chunks=request.param)):
-        yield request.param
 
 
 def random_inputs(seed, tokens, hk, hv, dim, decays=(1e-4, 20.0)):
@@ -64,8 +54,8 @@ def test_sizes(device, tokens, hk, hv, dim):
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dim", [16, 32, 128])
-def test_tiles_of_every_profile(device, in_chunks, profile, dim):
-    with using_profile(device, dataclasses.replace(PROFILES[profile], delta_in_chunks=in_chunks)):
+def test_tiles_of_every_profile(device, profile, dim):
+    with using_profile(device, profile):
         compare(device, f"{profile}, Dk {dim}", random_inputs(dim, 33, 2, 4, dim), 40)
 
 
@@ -81,22 +71,20 @@ def test_constant_decay(device, log_decay):
 
 
 def test_weak_decay_beside_strong(device):
-    """Sums of log_decay over a chunk reach -3,000: in differences of such sums a weak one would be lost."""
     q, k, v, log_decay, beta, state = random_inputs(5, 100, 1, 2, 32, decays=(1e-4, 1e-1))
     log_decay[::3] = -150.0
     compare(device, "log_decay -150 every third token", (q, k, v, log_decay, beta, state))
 
 
-def test_calls_continue_each_other(device, in_chunks):
+def test_calls_continue_each_other(device):
     q, k, v, log_decay, beta, state = random_inputs(4, 40, 2, 4, 32)
     whole, last = delta(device, q, k, v, log_decay, beta, state)
     parts, start, now = [], 0, state
     for count in (1, 2, 37):
         o, now = delta(device, *(a[start : start + count] for a in (q, k, v, log_decay, beta)), now)
         parts, start = [*parts, o], start + count
-    # The chunk form sums over other tokens where chunks start elsewhere.
-    check("parts, outputs", np.concatenate(parts), whole, REDUCTION if in_chunks else 0)
-    check("parts, state", now, last, REDUCTION if in_chunks else 0)
+    check("parts, outputs", np.concatenate(parts), whole, 0)
+    check("parts, state", now, last, 0)
 
 
 @pytest.mark.smoke

@@ -21,7 +21,7 @@ def test_tiles_are_what_the_shaders_can_do(profile):
     lanes, slices, _ = p.matvec
     delta_local, delta_lanes, delta_rows = p.delta_rule
     assert delta_local % delta_lanes == 0
-    assert max(local, lanes * slices, attention_local, delta_local, p.delta_chunk[0], p.local_size) <= MIN_INVOCATIONS
+    assert max(local, lanes * slices, attention_local, delta_local, p.local_size) <= MIN_INVOCATIONS
     assert 128 * local * p.hybrid <= MIN_SHARED_BYTES
     if p.shuffle:
         assert slices == delta_lanes == delta_rows == 1

@@ -267,7 +267,7 @@ class _Amounts:
         if shader.startswith(("attention_f", "attention_shuffle_")):
             keys, item = depth + num_tokens, 2 if self._model.kv_type == "f16" else 4
             return Amount(4.0 * c.q_dim * num_tokens * (depth + (num_tokens + 1) / 2), 2.0 * c.kv_dim * keys * item)
-        if shader in ("delta_rule", "delta_rule_shuffle", "delta_walk"):
+        if shader in ("delta_rule", "delta_rule_shuffle"):
             return Amount(flop, 8.0 * recurrent_state_size(c))
         return Amount()
 

@@ -21,7 +21,6 @@ KV_TYPES = ("f16", "f32")
 MAX_CANDIDATES = 64  # that the device can deliver for sampling
 MAX_CONTEXT, MAX_CHUNK = 1 << 30, 4096
 STEP_WORDS = 16
-DELTA_CHUNK = 64  # tokens that the delta rule's chunk form takes together
 ROW_TILE = 32  # activations are padded to whole tiles: a multiple of the rows that matmul and attention read together
 
 
@@ -79,13 +78,8 @@ def state_size(config: ModelConfig) -> int:
     return max(4, len(config.linear_layers) * (conv_state_size(config) + recurrent_state_size(config)))
 
 
-def delta_chunks_shape(rows: int, value_heads: int) -> tuple[int, ...]:
-    """Scratch of the delta rule's chunk form for up to `rows` tokens: see shaders/delta_chunk.comp."""
-    return -(-rows // DELTA_CHUNK), value_heads, 2 * DELTA_CHUNK + 2, DELTA_CHUNK
-
-
 def activation_shapes(
-    config: ModelConfig, rows: int, attention_splits: int, delta_in_chunks: bool = False
+    config: ModelConfig, rows: int, attention_splits: int
 ) -> dict[str, tuple[tuple[int, ...], type, str]]:
     """Name -> (shape, dtype, memory) of everything a forward pass of `rows` tokens writes but caches and states.
 
@@ -126,13 +120,11 @@ def activation_shapes(
             "gates": ((rows, c.linear_num_value_heads, 2), np.float32, device),
             "delta_out": ((rows, c.linear_value_dim), np.float32, device),
         }
-        if delta_in_chunks:
-            shapes["delta_chunks"] = (delta_chunks_shape(rows, c.linear_num_value_heads), np.float32, device)
     return shapes
 
 
-def activation_bytes(config: ModelConfig, rows: int, attention_splits: int, delta_in_chunks: bool = False) -> int:
-    shapes = activation_shapes(config, rows, attention_splits, delta_in_chunks)
+def activation_bytes(config: ModelConfig, rows: int, attention_splits: int) -> int:
+    shapes = activation_shapes(config, rows, attention_splits)
     return sum(int(np.prod(shape)) * 4 for shape, _, _ in shapes.values())
 
 
@@ -148,13 +140,12 @@ def memory_bill(
     kv_type: str,
     prefill_chunk: int,
     attention_splits: int,
-    delta_in_chunks: bool = False,
 ) -> MemoryBill:
     """The bill for a model file at this context length and prefill chunk."""
     return MemoryBill(
         weights=weight_bytes(file, config),
         kv_cache=kv_cache_bytes(config, max_context, kv_type),
         state=2 * state_size(config) * 4,  # the live one, and the one that a failed prefill goes back to
-        activations=activation_bytes(config, padded_chunk(prefill_chunk), attention_splits, delta_in_chunks),
+        activations=activation_bytes(config, padded_chunk(prefill_chunk), attention_splits),
         staging=UPLOAD_SLICE_BYTES,
     )

@@ -115,7 +115,7 @@ class Model:
         self, file: GGUFFile, max_context: int | None, prefill_chunk: int | None, reserve_bytes: int, report: Progress
     ) -> None:
         self.prefill_chunk = prefill_chunk or _chunk_for(self.config, self.device)
-        splits, in_chunks = self.device.profile.attention_splits, self.device.profile.delta_in_chunks
+        splits = self.device.profile.attention_splits
 
         def bill_for(context: int) -> MemoryBill:
             return memory_bill(
@@ -125,7 +125,6 @@ class Model:
                 kv_type=self.kv_type,
                 prefill_chunk=self.prefill_chunk,
                 attention_splits=splits,
-                delta_in_chunks=in_chunks,
             )
 
         self.max_context = max_context or _longest_context(
@@ -140,7 +139,7 @@ class Model:
         self.scratch = {
             name: self.device.buffer(name, shape, dtype, memory=memory, kind="activations")
             for name, (shape, dtype, memory) in activation_shapes(
-                self.config, padded_chunk(self.prefill_chunk), splits, in_chunks
+                self.config, padded_chunk(self.prefill_chunk), splits
             ).items()
         }
         self._buffers += self.scratch.values()

@@ -19,11 +19,11 @@ class Profile:
     """Tile sizes of the kernels (their specialisation constants) and bounds.
 
     matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (LOCAL_SIZE, TQ, KP); attention_splits:
-    parts the keys are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); delta_chunk: (LOCAL_SIZE, TT, TN) of
-    its chunk form; local_size: invocations of the small kernels; prefill_chunk: tokens that go through all layers
-    together; submission_flop: work after which a submission ends; delta_in_chunks: prefill takes that chunk form.
-    shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles (matmul_shuffle.comp;
-    SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp; TN is 1).
+    parts the keys are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small
+    kernels; prefill_chunk: tokens that go through all layers together; submission_flop: work after which a submission
+    ends. shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles
+    (matmul_shuffle.comp; SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights
+    (matmul_hybrid.comp; TN is 1).
     """
 
     name: str
@@ -32,17 +32,12 @@ class Profile:
     attention: tuple[int, int, int]
     attention_splits: int
     delta_rule: tuple[int, int, int]
-    delta_chunk: tuple[int, int, int]
     local_size: int
     prefill_chunk: int
     submission_flop: float
     shuffle: bool = False
     hybrid: bool = False
-    delta_in_chunks: bool = False
 
-
-# No profile takes the delta rule in chunks: that saves loads, but no multiply-adds, and fewer rows of the state are in
-# work at a time (benchmarks/NOTES.md). `python -m benchmarks.delta_rule` on a GPU would show it if one should.
 
 # A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A
 # load costs as much for each lane, also where all read the same word: hence the shuffles.
@@ -54,7 +49,6 @@ _CPU = Profile(
     attention=(16, 16, 4),
     attention_splits=1,
     delta_rule=(16, 1, 1),
-    delta_chunk=(8, 8, 4),
     local_size=32,
     prefill_chunk=128,
     submission_flop=2e9,
@@ -77,7 +71,6 @@ _AMD = Profile(
     attention=(32, 8, 2),
     attention_splits=32,
     delta_rule=(32, 8, 2),
-    delta_chunk=(32, 8, 1),
     local_size=64,
     prefill_chunk=512,
     submission_flop=1e11,
@@ -95,7 +88,6 @@ _NVIDIA = Profile(
     attention=(64, 8, 4),
     attention_splits=32,
     delta_rule=(32, 4, 1),
-    delta_chunk=(32, 8, 1),
     local_size=64,
     prefill_chunk=512,
     submission_flop=1e11,
@@ -107,7 +99,6 @@ _INTEL = Profile(
     attention=(64, 4, 4),
     attention_splits=16,
     delta_rule=(32, 4, 1),
-    delta_chunk=(32, 8, 1),
     local_size=64,
     prefill_chunk=256,
     submission_flop=2.5e10,
@@ -119,7 +110,6 @@ _UNKNOWN = Profile(
     attention=(64, 4, 4),
     attention_splits=8,
     delta_rule=(32, 4, 1),
-    delta_chunk=(32, 8, 1),
     local_size=64,
     prefill_chunk=128,
     submission_flop=1e10,

@@ -36,7 +36,6 @@ def delta_net(
         s["gates"],
         pool.state,
         s["delta_out"],
-        s.get("delta_chunks"),
         state_offset=at.recurrent,
         key_heads=c.linear_num_key_heads,
         value_heads=c.linear_num_value_heads,
