@@ -198,7 +198,7 @@ def test_errors_as_the_client_sees_them(client):
 
 def post(body: bytes, headers: str = "", path: str = "/v1/chat/completions") -> bytes:
     return (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode()
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n".encode()
         + f"{headers or f'Content-Length: {len(body)}'}\r\n\r\n".encode()
         + body
     )
@@ -213,7 +213,9 @@ def post(body: bytes, headers: str = "", path: str = "/v1/chat/completions") -> 
         (post(b"", "Content-Length: 99999999999"), 413),
         (post(b"500000\r\n" + b"a" * 0x400001, "Transfer-Encoding: chunked"), 413),  # all of it is read: no reset
         (post(b"{}", path="/v1/nothing"), 404),
-        (b"GET /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (post(b"2\r\n{}\r\n0\r\n\r\n", "Content-Length: 2\r\nTransfer-Encoding: chunked"), 400),
+        (b"GET /health HTTP/1.1\r\nHost: evil.test\r\n\r\n", 403),
+        (b"GET /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
         (b"nonsense\r\n\r\n", 400),
     ],
 )
@@ -237,8 +239,8 @@ def test_full_queue(server):
 
 
 def test_start_that_fails(server, cli, tmp_path):
-    def run_serve(*options: object) -> tuple[int, str]:
-        done = cli("serve", *options)
+    def run_serve(*options: object, **env: str) -> tuple[int, str]:
+        done = cli("serve", *options, env=env)
         return done.code, done.err
 
     code, err = run_serve("--port", server.port, "-m", BUILT_IN, "--no-specprefill")
@@ -247,8 +249,13 @@ def test_start_that_fails(server, cli, tmp_path):
     assert code == 1 and err.startswith("Error: ") and "no.gguf" in err and err.count("\n") == 1
     code, err = run_serve("--parallel", 0)
     assert code == 1 and err == "Error: --parallel: found 0, wanted at least 1\n"
+    for options, env in ((("--api-key", ""), {}), ((), {"VKPREFILL_API_KEY": ""})):
+        code, err = run_serve("--port", "0", "-m", BUILT_IN, *options, **env)
+        assert code == 1 and err == "Error: API key: found an empty one, wanted a text that a header can carry\n"
     code, err = run_serve("--port", "0", "-m", BUILT_IN, "--device", "no such device")
-    assert code == 1 and "no such device" in err and "Traceback" not in err
+    assert code == 1 and "no such device" in err and "Traceback" not in err and "warning" not in err
+    code, err = run_serve("--port", "0", "-m", BUILT_IN, "--device", "no such device", "--host", "0.0.0.0")
+    assert code == 1 and "warning: no --api-key" in err
 
 
 # -- clients that leave, signals, lost engines -------------------------------------------------------------------------

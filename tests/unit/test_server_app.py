@@ -16,6 +16,7 @@ pytest.importorskip("starlette")
 from vkprefill.server.api_error import ApiError  # noqa: E402
 from vkprefill.server.engine.jobs import Done, Job, Piece, Progress, Ready  # noqa: E402
 from vkprefill.server.http import app as app_module  # noqa: E402
+from vkprefill.server.http.access import Access  # noqa: E402
 from vkprefill.server.http.app import build_app  # noqa: E402
 from vkprefill.server.http.completions import Service  # noqa: E402
 from vkprefill.server.http.metrics import Metrics  # noqa: E402
@@ -380,7 +381,7 @@ def test_metrics(send):
 
 
 def test_api_key(send):
-    options = {"api_key": "s3cret"}
+    options = {"access": Access(api_key="s3cret")}
     for path in ("/v1/models", "/props", "/metrics", "/nope"):
         for headers in (
             {},
@@ -390,6 +391,7 @@ def test_api_key(send):
         ):
             response = send("GET", path, options=options, headers=headers)
             assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
+            assert response.headers["www-authenticate"] == "Bearer"
     assert send("GET", "/v1/models", options=options, headers={"Authorization": "Bearer s3cret"}).status_code == 200
     assert send("GET", "/v1/models", options=options, headers={"Authorization": "bearer s3cret"}).status_code == 200
     for path in ("/health", "/", "/openapi.json"):
@@ -399,7 +401,7 @@ def test_api_key(send):
 def test_cors(send):
     origin = {"Origin": "http://page.example"}
     assert "access-control-allow-origin" not in send("GET", "/v1/models", headers=origin).headers
-    options = {"cors_origin": "http://page.example", "api_key": "k"}
+    options = {"access": Access(origins=frozenset({"http://page.example"}), api_key="k")}
     asked = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     assert (
         send("OPTIONS", "/v1/chat/completions", options=options, headers=asked).headers["access-control-allow-origin"]

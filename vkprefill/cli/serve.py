@@ -42,12 +42,24 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         "--port", type=int, default=8080, metavar="N", help="port; 0: a free one, printed (default: 8080)"
     )
     group.add_argument(
-        "--api-key", metavar="KEY", help=f"key that requests must carry as a bearer token (variable {KEY_VARIABLE})"
+        "--api-key",
+        metavar="KEY",
+        help=f"key that requests must carry, as a bearer token or in X-Api-Key (variable {KEY_VARIABLE})",
+    )
+    group.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that requests may call the server by; may be repeated (default: on a loopback address its own "
+        "names, elsewhere any)",
     )
     group.add_argument(
         "--cors-origin",
+        action="append",
+        default=[],
         metavar="ORIGIN",
-        help="let pages of this origin use the API, * for all (default: none but its own)",
+        help="let pages of this origin use the API, * for all; may be repeated (default: none but its own)",
     )
     group.add_argument(
         "-np",
@@ -127,13 +139,14 @@ def run(args: argparse.Namespace) -> int:
     options = ServerOptions(
         engine,
         defaults,
-        args.host,
-        args.port,
-        args.api_key or os.environ.get(KEY_VARIABLE) or None,
-        args.cors_origin,
-        args.alias,
-        args.max_queue,
-        args.timeout,
-        args.body_timeout,
+        host=args.host,
+        port=args.port,
+        api_key=os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key,
+        allowed_hosts=args.allowed_host,
+        cors_origins=args.cors_origin,
+        alias=args.alias,
+        max_waiting=args.max_queue,
+        timeout_s=args.timeout,
+        body_timeout_s=args.body_timeout,
     )
     return serve(options, notice)

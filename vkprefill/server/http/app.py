@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import importlib.metadata
 import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,18 +10,15 @@ from importlib.resources import files
 
 import anyio.to_thread
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vkprefill.errors import RequestError
 from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.engine.prompt_details import text_or_bytes
+from vkprefill.server.http.access import Access, middleware
 from vkprefill.server.http.completions import Completion, Service
 from vkprefill.server.http.model_info import model_object, props
 from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response, read_body
@@ -37,15 +33,13 @@ PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer some browsers make the page's own origin null
 }
 NO_PAGE = b"vkprefill serves an OpenAI-compatible API at /v1; its description is at /openapi.json\n"
 
 
-def build_app(
-    service: Service, *, api_key: str | None = None, cors_origin: str | None = None, num_slots: int = 1
-) -> Starlette:
-    """The application; its lifespan starts and stops the engine."""
+def build_app(service: Service, *, access: Access | None = None, num_slots: int = 1) -> Starlette:
+    """The application; its lifespan starts and stops the engine. access: None for anyone."""
     client = service.client
 
     @asynccontextmanager
@@ -143,15 +137,14 @@ def build_app(
         Route("/apply-template", on_text(apply_template), methods=["POST"]),
     ]
     page = _page_routes()
-    middleware = []
-    if cors_origin is not None:
-        middleware.append(
-            Middleware(CORSMiddleware, allow_origins=[cors_origin], allow_methods=["*"], allow_headers=["*"])
-        )
-    if api_key is not None:
-        middleware.append(Middleware(_ApiKey, key=api_key, public=(*PUBLIC_PATHS, *(route.path for route in page))))
+    public = (*PUBLIC_PATHS, *(route.path for route in page))
     handlers = {ApiError: _api_error, HTTPException: _http_error, ClientLeft: _client_left, Exception: _internal_error}
-    return Starlette(routes=[*routes, *page], middleware=middleware, exception_handlers=handlers, lifespan=lifespan)
+    return Starlette(
+        routes=[*routes, *page],
+        middleware=middleware(access or Access(), public),
+        exception_handlers=handlers,
+        lifespan=lifespan,
+    )
 
 
 def _page_routes() -> list[Route]:
@@ -176,26 +169,6 @@ def _page_routes() -> list[Route]:
             for name, content in found.items()
         ),
     ]
-
-
-class _ApiKey:
-    """Lets requests through that carry the key as a bearer token."""
-
-    def __init__(self, app: ASGIApp, key: str, public: tuple[str, ...]) -> None:
-        self._app = app
-        self._key = key.encode()
-        self._public = public
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in self._public:
-            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-            if not hmac.compare_digest(given.encode("latin-1"), self._key) or scheme.lower() != "bearer":
-                error = ApiError(
-                    401, "wrong or missing API key; send it as: Authorization: Bearer KEY", code="invalid_api_key"
-                )
-                await error_response(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def _api_error(_: Request, error: ApiError) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import uvicorn
@@ -13,6 +13,7 @@ import uvicorn
 from vkprefill.errors import RequestError
 from vkprefill.server.engine.client import EngineClient
 from vkprefill.server.engine.jobs import EngineOptions, Ready
+from vkprefill.server.http.access import access_for, is_loopback
 from vkprefill.server.http.app import build_app
 from vkprefill.server.http.completions import Service
 from vkprefill.server.http.metrics import Metrics
@@ -24,15 +25,16 @@ DRAIN_S = 30  # for answers in work after SIGTERM; what takes longer is cut off
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """max_waiting: requests in the queue; timeout_s: of a request, 0 for none; body_timeout_s: of its body; alias:
-    the model's name."""
+    """api_key, allowed_hosts, cors_origins: as in access_for; max_waiting: requests in the queue; timeout_s: of a
+    request, 0 for none; body_timeout_s: of its body; alias: the model's name."""
 
     engine: EngineOptions
     defaults: Defaults = field(default_factory=Defaults)
     host: str = "127.0.0.1"
     port: int = 8080
     api_key: str | None = None
-    cors_origin: str | None = None
+    allowed_hosts: Sequence[str] = ()
+    cors_origins: Sequence[str] = ()
     alias: str | None = None
     max_waiting: int = 64
     timeout_s: float = 600.0
@@ -47,6 +49,10 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
     """
     prompts = PromptBuilder(options.engine.model)
     listener = _listen(options.host, options.port)
+    host, port = listener.getsockname()[:2]
+    access = access_for(
+        host, allowed_hosts=options.allowed_hosts, cors_origins=options.cors_origins, api_key=options.api_key
+    )
     slots = options.engine.num_slots
 
     def ready(engine: Ready) -> None:
@@ -68,7 +74,7 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
         options.timeout_s,
         options.body_timeout_s,
     )
-    app = build_app(service, api_key=options.api_key, cors_origin=options.cors_origin, num_slots=slots)
+    app = build_app(service, access=access, num_slots=slots)
     config = uvicorn.Config(
         app,
         http="h11",
@@ -80,7 +86,8 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
         timeout_graceful_shutdown=DRAIN_S,
     )
     server = uvicorn.Server(config)
-    host, port = listener.getsockname()[:2]
+    if access.api_key is None and not is_loopback(host):
+        notice("warning: no --api-key: whoever reaches this machine may use the server")
     notice(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
     # uvicorn takes the signals while it runs; when it is done, it raises those that stopped it once more
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

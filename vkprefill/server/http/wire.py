@@ -41,11 +41,11 @@ async def read_body(headers: Headers, receive: Receive, timeout_s: float) -> byt
                 if not message.get("more_body"):
                     return bytes(raw)
     except TimeoutError:
-        raise ApiError(408, f"body: not complete after {timeout_s:g} s") from None
+        raise ApiError(408, f"body: not complete after {timeout_s:g} s", close=True) from None
 
 
 def _too_large() -> ApiError:
-    return ApiError(413, f"body: larger than {MAX_BODY_BYTES} bytes")
+    return ApiError(413, f"body: larger than {MAX_BODY_BYTES} bytes", close=True)
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
@@ -63,10 +63,7 @@ class JsonResponse(Response):
 
 
 def error_response(error: ApiError) -> JsonResponse:
-    headers = error.headers()
-    if error.status in (408, 413):
-        headers["Connection"] = "close"  # the rest of the body is not read
-    return JsonResponse(error.body(), error.status, headers)
+    return JsonResponse(error.body(), error.status, error.headers())
 
 
 def dump(value: object) -> bytes:
