@@ -21,6 +21,7 @@ test-all: setup
 lint: setup
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@.venv/bin/python -m tools.check_figures
 
 shaders: setup
 	@.venv/bin/python tools/compile_shaders.py

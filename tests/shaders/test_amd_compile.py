@@ -86,34 +86,6 @@ def test_no_worse_than_the_stored_table(table):
     assert found == [], UPDATE
 
 
-def test_stored_tables_are_free_of_vector_spills():
-    tables = amd_compile.load_table()
-    assert tables
-    assert [(t["mesa"], name(p)) for t in tables for p in t["pipelines"] if p["vgpr_spills"]] == []
-
-
-def matmuls(mesa: str) -> list[dict]:
-    """The stored pipelines of both forms, for driver versions that start so."""
-    tables = [t for t in amd_compile.load_table() if t["mesa"].startswith(mesa)]
-    found = [p for t in tables for p in t["pipelines"] if p["shader"].startswith("matmul_")]
-    assert found
-    return found
-
-
-def test_stored_matmuls_spill_nothing_and_compile_at_once():
-    assert [name(p) for p in matmuls("") if p["sgpr_spills"] or p["vgpr_spills"] or p["seconds"] > 2] == []
-
-
-@pytest.mark.parametrize("layout", ["q4_k", "q5_k", "q6_k", "q8_0"])
-def test_stored_matmuls_issue_few_instructions(layout):
-    """Vector instructions for each multiply-add: pairs count once, and only waves of 32 have them."""
-    for form in ("matmul_", "matmul_hybrid_"):
-        found = [p for p in matmuls("25.") if p["shader"] == form + layout]
-        assert {p["wave"] for p in found} == {32, 64}
-        counts = [(p, p["loops"]["loop"]["valu"]) for p in found]
-        assert [(name(p), valu) for p, valu in counts if valu > {32: 0.65, 64: 1.15}[p["wave"]]] == []
-
-
 def test_waves_of_32_beside_what_the_user_asks_for():
     """The product's environment, which the compilations have too; asking twice changes nothing."""
     for before, after in ((None, "cswave32"), ("", "cswave32"), ("sam,nggc", "sam,nggc,cswave32")):

@@ -193,10 +193,3 @@ def test_peers_ratios_and_correlations():
     logits = {"vkprefill": [0.0, 1.0, 2.0], "llama.cpp CPU": [1.0, 2.0, 3.0], "llama.cpp Vulkan": [2.0, 1.0, 0.0]}
     assert peers.correlations(logits) == pytest.approx({"llama.cpp CPU": 1.0, "llama.cpp Vulkan": -1.0})
     assert peers.correlations({"llama.cpp CPU": [1.0]}) == {}
-
-
-def test_stored_records_are_records():
-    stored = [path for path in (ROOT / "benchmarks").glob("*.json") if "about" in json.loads(path.read_text())]
-    for path in stored:
-        record = Record.read(path)
-        assert record.figures and {"command", "date", "device", "driver", "commit"} <= record.about.keys(), path.name

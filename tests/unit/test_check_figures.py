@@ -1,0 +1,79 @@
+"""tools/check_figures.py: what it takes for the same figure, and that it notices a wrong one in any table."""
+
+import dataclasses
+import re
+
+import pytest
+
+from tools import check_figures
+from tools.check_figures import NUMBER, agrees, differences, tables
+
+TABLES = [
+    pytest.param(table, id=f"{table.document}:{table.line}")
+    for path in check_figures.DOCUMENTS
+    for table in tables(path.read_text(), path.name)
+    if table.header in check_figures.TABLES or table.header == check_figures.COLUMNS
+]
+
+
+@pytest.mark.parametrize(
+    ("cell", "value", "same"),
+    [
+        ("20.8", 20.798, True),
+        ("20.8", 20.85, True),
+        ("20.8", 20.851, False),
+        ("2,486", 2485.6, True),
+        ("2,486", 2486.6, False),
+        ("57.7 %", 57.68, True),
+        ("0.357 CPU-s", 0.35706, True),
+        ("-0.7 %", -0.694, True),
+        ("0.7 %", -0.694, False),
+        ("20 (one window)", 20, True),
+        ("", 0, False),
+        ("none", 0, False),
+    ],
+)
+def test_agrees(cell, value, same):
+    assert agrees(cell, value) == same
+
+
+def test_round_numbers_of_sentences():
+    assert agrees("5,200", 5176, round_numbers=True) and not agrees("5,200", 5176)
+    assert not agrees("5,200", 5251, round_numbers=True)
+
+
+def test_tables_of_a_text():
+    text = "\n    command\n\n| | a | b |\n|---|---:|---|\n| x | 1 | |\n\nand\n| c | d |\n|---|---|\n"
+    found = list(tables(text, "t.md"))
+    assert [(t.line, t.header, t.rows, t.command) for t in found] == [
+        (4, ("", "a", "b"), (("x", "1", ""),), "command"),
+        (9, ("c", "d"), (), "command"),
+    ]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_wrong_figure_is_noticed(table):
+    """Any cell with a record, the first digit of its number changed."""
+    assert list(differences(table)) == []
+    for at, row in enumerate(table.rows):
+        known = check_figures.TABLES[table.header](row) if table.header in check_figures.TABLES else row[1:]
+        for column, value in enumerate(known, 1):
+            wrong = re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), row[column], count=1)
+            if value is None or wrong == row[column]:
+                continue
+            rows = (*table.rows[:at], (*row[:column], wrong, *row[column + 1 :]), *table.rows[at + 1 :])
+            assert len(list(differences(dataclasses.replace(table, rows=rows)))) == 1, (row[0], column)
+
+
+def test_unknown_tables_are_named():
+    (table,) = tables("| kernel | ms |\n|---|---|\n| a | 1.5 |\n", "t.md")
+    assert list(differences(table)) == ["t.md:1: tools/check_figures.py does not know the table | kernel | ms |"]
+
+
+def test_sentences():
+    values = [8, 0.51]
+    assert list(check_figures.said("at 8 waves,\n0.51 each", r"at (\d+) waves, ([\d.]+) each", values)) == []
+    (found,) = check_figures.said("at 9 waves, 0.51 each", r"at (\d+) waves, ([\d.]+) each", values)
+    assert found.endswith("found 9, the record has 8")
+    (found,) = check_figures.said("nothing", r"at (\d+) waves", values)
+    assert "does not say" in found

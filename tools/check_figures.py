@@ -1,0 +1,360 @@
+"""Checks that figures in documents are those of their records: python -m tools.check_figures (part of make lint)
+
+Every table with figures in README.md and benchmarks/ has a function here that knows the record of each cell, or a reason
+why it has none. A cell agrees with a value that is the same when rounded to as many digits. What documents say of
+compiled shaders is looked up in amd_compile.json, and the tables of BOUND_780M.md are worked out again. Prints what
+differs; exits with 1 then.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from vkprefill.benchmark.record import Record
+from vkprefill.errors import RequestError
+from vkprefill.evaluation.report import COLUMNS, Cell, rows
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+DOCUMENTS = (ROOT / "README.md", BENCHMARKS / "README.md", BENCHMARKS / "eval_builtin.md")
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+
+Expected = list[float | str | None]  # of a row's cells: a figure, a text, or nothing to look up
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a document. command: the last line before it that is one, indented as code."""
+
+    document: str
+    line: int
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    command: str
+
+
+def tables(text: str, document: str) -> Iterator[Table]:
+    lines = text.splitlines()
+    command, start = "", 0
+    for i, line in enumerate([*lines, ""]):
+        if line.startswith("|"):
+            continue
+        if i > start + 1:
+            header, _, *body = (tuple(map(str.strip, row.strip()[1:-1].split("|"))) for row in lines[start:i])
+            yield Table(document, start + 1, header, tuple(body), command)
+        start = i + 1
+        if line.startswith("    "):
+            command = line.strip()
+
+
+def agrees(cell: str, value: float, *, round_numbers: bool = False) -> bool:
+    """Whether the first number in `cell` is the value, rounded to the digits shown.
+
+    round_numbers: the zeros that a whole number ends in do not count, so that 5,200 stands for 5,176.
+    """
+    found = NUMBER.search(cell)
+    if found is None:
+        return False
+    text = found.group().replace(",", "")
+    digits = len(text.partition(".")[2]) if "." in text else 0
+    if round_numbers and not digits:
+        digits = len(text.rstrip("0")) - len(text)
+    return abs(float(text) - value) <= 0.5 * 10.0**-digits * (1 + 1e-9)
+
+
+# ---- the records ----------------------------------------------------------------------------------------------------
+
+
+@cache
+def data(name: str) -> dict:
+    return json.loads((BENCHMARKS / name).read_text())
+
+
+def figure(record: str, name: str, unit: str) -> float:
+    """The median of a figure; the name is a pattern. Raises KeyError where there is none, or several."""
+    found = [f["median"] for f in data(record)["figures"] if re.fullmatch(name, f["name"]) and f["unit"] == unit]
+    if len(found) != 1:
+        raise KeyError(f"{record} has {len(found)} figures {name!r} in {unit}")
+    return found[0]
+
+
+# ---- the tables -----------------------------------------------------------------------------------------------------
+
+
+def speeds(row: tuple[str, ...]) -> Expected:
+    model, name = row[0].replace("2,048", "2048").replace("decode", r"decode \d+").split(", ")
+    record = {"built-in model": "built-in.json"}.get(model, f"{model}.json")
+    return [figure(record, name, "tokens/s"), figure(record, name, "tokens/CPU-s"), None]
+
+
+def speeds_beside(row: tuple[str, ...]) -> Expected:
+    """README.md's summary, in tokens per CPU-second."""
+    model, what = row[0].split(", ", 1)
+    if model == "4B":
+        return [
+            figure("4B.json", "prefill 64", "tokens/CPU-s"),
+            None,
+            figure("4B.json", "decode 4 at 0", "tokens/CPU-s"),
+        ]
+    program = "vkprefill" if what == "vkprefill" else "llama.cpp Vulkan" if "Vulkan" in what else "llama.cpp CPU"
+    names = ("prefill 64", "prefill 256", "decode at 64")
+    return [figure("peers.json", f"{program}: {name}", "tokens/CPU-s") for name in names]
+
+
+def peers(row: tuple[str, ...]) -> Expected:
+    own, vulkan, cpu = (
+        figure("peers.json", f"{program}: {row[0]}", "tokens/CPU-s")
+        for program in ("vkprefill", "llama.cpp Vulkan", "llama.cpp CPU")
+    )
+    return [own, vulkan, own / vulkan, cpu, own / cpu]
+
+
+def first_tokens(row: tuple[str, ...]) -> Expected:
+    pair, tokens = row[0], int(row[1].replace(",", ""))
+    (r,) = (r for r in data(f"first_token_{pair_file(pair)}.json")["rows"] if r["tokens"] == tokens)
+    names = ("dense_s", "sparse_s", "score_s", "lookahead_s", "sparse_prefill_s", "predicted_s", "ratio", "cpu_ratio")
+    return [None, 100 * r["kept"] / tokens, *(r[name] for name in names)]
+
+
+def pair_file(pair: str) -> str:
+    return "builtin" if pair == "built-in" else pair.partition(",")[0]
+
+
+def first_token_of_bench(row: tuple[str, ...]) -> Expected:
+    tokens = int(row[0].replace(",", ""))
+    (prompt,) = (p for p in data("built-in.json")["speculative_prefill"]["prompts"] if p["tokens"] == tokens)
+    return [
+        prompt["kept"][0],
+        *(figure("built-in.json", f"first token of {tokens}, {how}", "CPU-s") for how in ("dense", "speculative")),
+    ]
+
+
+STARTS = {
+    "load and first token, empty shader cache": ("load and first token of {}, empty shader cache", "CPU-s"),
+    "load and first token, filled shader cache": ("load and first token of {}, filled shader cache", "CPU-s"),
+    "of that: header, vocabulary, tokenizer": ("load: reading the file", "CPU-s"),
+    "packing and uploading weights": ("load: loading weights", "CPU-s"),
+    "creating pipelines, recording": ("load: recording", "CPU-s"),
+    "the prompt": ("first prompt of {}, filled shader cache", "CPU-s"),
+    "first token decoded after that, empty cache": ("first decode, empty shader cache", "CPU-s"),
+    "first token decoded after that, filled cache": ("first decode, filled shader cache", "CPU-s"),
+    "pipelines": ("pipelines of prefill and decode", "pipelines"),
+}
+
+
+def starts(row: tuple[str, ...]) -> Expected:
+    name, unit = STARTS[row[0]]
+    return [
+        figure("built-in-start.json", name.format(2048), unit),
+        figure("0.8B-start.json", name.format(256), unit),
+    ]
+
+
+def memory(row: tuple[str, ...]) -> Expected:
+    name = f"{row[0]} {row[1].replace(',', '')}"
+    amounts = [figure("memory.json", f"{name}: {what}", "MiB") for what in ("bill", "accounted", "process", "driver")]
+    bill, _, process, driver = amounts
+    return [None, *amounts, 100 * (process - driver - bill) / bill]
+
+
+def kernels(row: tuple[str, ...], phase: str, rate: str) -> Expected:
+    """A kernel's share of its phase, its rate, and the share of the ceiling."""
+    name = {"matmul": "matmul_shuffle_", "matvec": "matvec_shuffle_"}.get(row[0].split()[0], "")
+    if name:
+        shader = name + row[0].split()[1].lower()
+    else:
+        shader = {"delta_rule": "delta_rule_shuffle", "attention": "attention_shuffle_f16"}.get(row[0], "")
+    (key,) = (key for key in data("0.8B-kernels.json")["kernels"] if key.startswith(phase))
+    found = [k for k in data("0.8B-kernels.json")["kernels"][key] if k["kernel"] == shader]
+    if not found:
+        return [None] * (len(row) - 1)  # several kernels in a row
+    figures = data("0.8B-kernels.json")["figures"]
+    total = sum(f["median"] for f in figures if f["name"].startswith(f"{key}: ") and "empty" not in f["name"])
+    share = 100 * figure("0.8B-kernels.json", f"{key}: {shader}", "CPU-s") / total
+    return [share, found[0][rate], 100 * found[0]["of_ceiling"]]
+
+
+def products(row: tuple[str, ...]) -> Expected:
+    expected: Expected = []
+    for kernel in ("matmul", "matvec"):
+        own, numpy = (
+            figure("matmul-vs-numpy.json", f"{kernel} {row[0]}{who}", "GFLOP/CPU-s") for who in ("", ", numpy")
+        )
+        if kernel == "matvec":
+            expected.append(figure("matmul-vs-numpy.json", f"matvec {row[0]}", "GB/CPU-s"))
+        expected += [own, numpy, own / numpy]
+    return expected
+
+
+def delta_rules(row: tuple[str, ...]) -> Expected:
+    tokens = row[0].replace(",", "")
+    return [
+        1e6 * figure(record, f"{form}, {tokens} tokens", "CPU-s per token")
+        for record in ("delta-rule.json", "delta-rule-4B.json")
+        for form in ("by token", "in chunks")
+    ]
+
+
+def answers_kept(row: tuple[str, ...]) -> Expected:
+    """README.md's summary of the first run of eval_builtin.json."""
+    length = int(row[0].replace(",", ""))
+    cells = [c for c in data("eval_builtin.json")["runs"][0]["cells"] if c["length"] == length]
+    right = {(c["method"], c["variant"]): c["right"] for c in cells}
+    names = [("dense", ""), ("draft", ""), ("random", ""), ("ends", ""), ("dense-state", ""), ("draft", "window=512")]
+    return [float(right[name]) for name in names]
+
+
+TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
+    ("what", "tokens/s", "tokens/CPU-s", "record and command"): speeds,
+    ("", "prefill 64", "prefill 256", "decode"): speeds_beside,
+    ("", "vkprefill", "llama.cpp Vulkan", "times", "llama.cpp CPU", "times"): peers,
+    ("pair", "prompt", "kept", "dense s", "speculative s", "scoring", "look-ahead", "prefill", "predicted s", "ratio")
+    + ("in CPU-s",): first_tokens,
+    ("prompt", "kept", "dense", "speculative"): first_token_of_bench,
+    ("CPU-s", "built-in, 2,048 tokens", "0.8B, 256 tokens"): starts,
+    ("model", "context", "bill", "accounted", "process", "driver", "process - driver - bill"): memory,
+    ("kernel", "share", "GFLOP/CPU-s", "of the multiply-add loop"): partial(kernels, phase="prefill", rate="gflop"),
+    ("kernel", "share", "GB/CPU-s", "of the copy"): partial(kernels, phase="decode", rate="gbytes"),
+    ("type", "matmul GFLOP/CPU-s", "numpy", "ratio", "matvec GB/CPU-s", "GFLOP/CPU-s", "numpy", "ratio"): products,
+    ("tokens", "0.8B, by token", "in chunks", "4B, by token", "in chunks"): delta_rules,
+    ("prompt tokens", "dense", "chosen by the draft", "random chunks", "first and last chunks")
+    + ("dense state, pruned keys", "windows of 512"): answers_kept,
+}
+
+# Tables with figures that no record has.
+WITHOUT_RECORD = {
+    ("kernel", "where", "before", "now", "by"): "records of what was before are not kept",
+}
+
+
+def differences(table: Table) -> Iterator[str]:
+    """What in a table is not as its record has it."""
+    where = f"{table.document}:{table.line}"
+    if table.header == COLUMNS:
+        yield from evaluation_differences(table)
+        return
+    if table.header in WITHOUT_RECORD or not any(NUMBER.match(cell) for row in table.rows for cell in row[1:]):
+        return
+    if table.header not in TABLES:
+        yield f"{where}: tools/check_figures.py does not know the table | {' | '.join(table.header)} |"
+        return
+    for i, row in enumerate(table.rows):
+        try:
+            expected = TABLES[table.header](row)
+        except (KeyError, ValueError, FileNotFoundError) as error:
+            yield f"{where}, row {row[0]!r}: {error}"
+            continue
+        for name, cell, value in zip(table.header[1:], row[1:], expected, strict=True):
+            if value is not None and not agrees(cell, value):
+                where = f"{table.document}:{table.line + 2 + i}, {row[0]!r}, {name!r}"
+                yield f"{where}: found {cell}, the record has {value:.6g}"
+
+
+def evaluation_differences(table: Table) -> Iterator[str]:
+    """Of a table that `vkprefill eval` wrote, with its command before it."""
+    where = f"{table.document}:{table.line}"
+    runs = [run for run in data("eval_builtin.json")["runs"] if run["command"] == table.command]
+    if len(runs) != 1:
+        yield f"{where}: eval_builtin.json has {len(runs)} runs of: {table.command}"
+        return
+    wanted = [tuple(row) for row in rows([Cell(**cell) for cell in runs[0]["cells"]])]
+    if wanted != list(table.rows):
+        yield f"{where}: is not the table of eval_builtin.json's run of: {table.command}"
+
+
+# ---- what is said of compiled shaders -------------------------------------------------------------------------------
+
+
+FEW_INSTRUCTIONS = r"matmul_(hybrid_)?(q4_k|q5_k|q6_k|q8_0)"
+MOST_VALU = {32: 0.65, 64: 1.15}  # by wave: pairs count once, and only waves of 32 have them
+
+
+def compiled_differences(documents: dict[str, str]) -> Iterator[str]:
+    """amd_compile.json against what README.md says of it, and what holds for every stored table."""
+    pipelines = [(t["mesa"], p) for t in data("amd_compile.json")["tables"] for p in t["pipelines"]]
+    for mesa, p in pipelines:
+        name = f"amd_compile.json, Mesa {mesa}: {p['shader']} {p['constants']}"
+        if p["vgpr_spills"]:
+            yield f"{name}: {p['vgpr_spills']} vector registers spilled, wanted none"
+        if p["shader"].startswith("matmul_") and (p["sgpr_spills"] or p["seconds"] > 2):
+            yield f"{name}: {p['sgpr_spills']} scalar registers spilled, {p['seconds']} s; wanted none, at most 2 s"
+        valu = p.get("loops", {}).get("loop", {}).get("valu", 0.0)
+        if mesa.startswith("25.") and re.fullmatch(FEW_INSTRUCTIONS, p["shader"]) and valu > MOST_VALU[p["wave"]]:
+            yield f"{name}: {valu} vector instructions a multiply-add, wanted at most {MOST_VALU[p['wave']]}"
+    latest = [p for mesa, p in pipelines if mesa.startswith("25.") and p["shader"].startswith("matmul_hybrid_")]
+    latest = [p for p in latest if p["wave"] == 32 and "loops" in p]
+    valu = [p["loops"]["loop"]["valu"] for p in latest]
+    yield from said(
+        documents["README.md"],
+        r"no spills, (\d+) waves for the matmuls, ([\d.]+) to ([\d.]+) vector instructions per multiply-add",
+        [min(p["waves"] for p in latest), min(valu), max(valu)],
+    )
+
+
+def bound_differences(documents: dict[str, str]) -> Iterator[str]:
+    """BOUND_780M.md against amd_compile.json, README.md against BOUND_780M.md."""
+    from benchmarks import bound_780m
+
+    text = bound_780m.DOCUMENT.read_text()
+    begin, end = bound_780m.MARKS
+    if text.partition(begin)[2].partition(end)[0].strip() != bound_780m.tables().strip():
+        yield "BOUND_780M.md: not the tables of amd_compile.json; run: python -m benchmarks.bound_780m --write"
+    summary = next(tables(text, "BOUND_780M.md"))
+    speed = {(row[0], row[1].split()[0]): row[-1] for row in summary.rows if row[2] == "0"}
+    yield from said(
+        documents["README.md"],
+        r"([\d,]+) tokens/s of prefill and (\d+) of decode for the 0.8B, (\d+) and (\d+) for the\s+4B",
+        [float(speed[model, phase].replace(",", "")) for model in ("0.8B", "4B") for phase in ("prefill", "step")],
+    )
+
+
+def said(text: str, pattern: str, values: list[float]) -> Iterator[str]:
+    """README.md's numbers in a sentence, which may be rounded."""
+    found = re.search(pattern.replace(" ", r"\s+"), text)
+    if found is None:
+        yield f"README.md: does not say: {pattern}"
+        return
+    for number, value in zip(found.groups(), values, strict=True):
+        if not agrees(number, value, round_numbers=True):
+            yield f"README.md: {found.group()!r}: found {number}, the record has {value:.6g}"
+
+
+# ---- the records themselves -----------------------------------------------------------------------------------------
+
+
+def record_differences(documents: dict[str, str]) -> Iterator[str]:
+    """Records that cannot be read, or that no document names."""
+    named = set(re.findall(r"[\w.-]+\.json\b", " ".join(documents.values())))
+    for path in sorted(BENCHMARKS.glob("*.json")):
+        if path.name not in named:
+            yield f"benchmarks/{path.name}: no document names it"
+        if "about" not in data(path.name):
+            continue
+        try:
+            record = Record.read(path)
+        except RequestError as error:
+            yield str(error)
+            continue
+        if lacking := {"command", "date", "device", "driver", "commit"} - record.about.keys():
+            yield f"benchmarks/{path.name}: does not say its {', '.join(sorted(lacking))}"
+        if not record.figures:
+            yield f"benchmarks/{path.name}: has no figures"
+
+
+def main() -> int:
+    documents = {str(path.relative_to(ROOT)): path.read_text() for path in DOCUMENTS}
+    found = [d for name, text in documents.items() for table in tables(text, name) for d in differences(table)]
+    for check in (compiled_differences, bound_differences, record_differences):
+        found += check(documents)
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
