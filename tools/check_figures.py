@@ -1,8 +1,8 @@
 """Checks that figures in documents are those of their records: python -m tools.check_figures (part of make lint)
 
-Every table with figures in README.md and benchmarks/ has a function here that knows the record of each cell, or a reason
-why it has none. A cell agrees with a value that is the same when rounded to as many digits. What documents say of
-compiled shaders is looked up in amd_compile.json, and the tables of BOUND_780M.md are worked out again. Prints what
+Every table with figures in README.md and benchmarks/ has a function here that knows the record of each cell, or a
+reason why it has none. A cell agrees with a value that is the same when rounded to as many digits. What documents say
+of compiled shaders is looked up in amd_compile.json, and the tables of BOUND_780M.md are worked out again. Prints what
 differs; exits with 1 then.
 """
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tools import check_figures
-from tools.check_figures import NUMBER, agrees, differences, tables
+from tools.check_figures import agrees, differences, tables
 
 TABLES = [
     pytest.param(table, id=f"{table.document}:{table.line}")
