@@ -2,10 +2,12 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -339,6 +341,25 @@ def test_sigterm_lets_an_answer_end():
         assert end == "data: [DONE]" and json.loads(last[6:])["choices"][0]["finish_reason"] == "length"
         assert server.process.wait(PATIENCE_S) == 0
     assert "Traceback" not in server.stderr
+
+
+def test_more_silent_connections_than_descriptors():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
+    try:
+        server = ServerProcess("-c", 1024, "--no-specprefill")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with server, ExitStack() as stack:
+        for number in range(230):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            if number % 2:
+                silent.sendall(b"GET /health HTTP/1.1\r\nHost: ")
+        for _ in range(20):
+            assert httpx.get(f"{server.url}/health", timeout=PATIENCE_S, trust_env=False).status_code == 200
+        answer = server.client.post("/v1/chat/completions", json={"messages": user(DEMO[0]["user"])}).json()
+        assert answer["choices"][0]["message"]["content"] == DEMO[0]["answer"]
+        assert server.stderr.count("\n") < 10
 
 
 def test_killed_server_takes_its_engine_along_and_starts_again():

@@ -16,11 +16,10 @@ from vkprefill.server.engine.jobs import EngineOptions, Ready
 from vkprefill.server.http.access import access_for, is_loopback
 from vkprefill.server.http.app import build_app
 from vkprefill.server.http.completions import Service
+from vkprefill.server.http.connections import BACKLOG, Limits, most_connections, server_config
 from vkprefill.server.http.metrics import Metrics
 from vkprefill.server.protocol.prompts import PromptBuilder
 from vkprefill.server.protocol.requests import Defaults
-
-DRAIN_S = 30  # for answers in work after SIGTERM; what takes longer is cut off
 
 
 @dataclass(frozen=True)
@@ -75,17 +74,7 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
         options.body_timeout_s,
     )
     app = build_app(service, access=access, num_slots=slots)
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=DRAIN_S,
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(app, Limits(most_connections())))
     if access.api_key is None and not is_loopback(host):
         notice("warning: no --api-key: whoever reaches this machine may use the server")
     notice(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
@@ -103,7 +92,7 @@ def _listen(host: str, port: int) -> socket.socket:
     """A socket that listens. RequestError if the address is in use, unknown or not allowed."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=256)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = (
             os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
