@@ -1,6 +1,6 @@
 // attention: causal grouped-query softmax attention over the cache, one pass over the keys (online softmax).
 //
-//   0  step     [..]             u32  in   word 0 = num_tokens, word 1 = cache_len before this call
+//   0  step     [..]             u32  in   num_tokens, cache_len before this call
 //   1  q        [T', H, Dh]      f32  in   T' = T rounded up to 32: the rows past T are read, their results dropped
 //   2  pages    [..]             u32  in   page of the pool that holds slots 256 i .. 256 i + 255 of this cache
 //   3  k_cache  [pages, G, Dh / 4, 256]  in   KV words; the rows of this call are already stored
@@ -46,7 +46,7 @@ layout(local_size_x_id = 0) in;
 
 #include "kv.glsl"
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer Q { vec4 q[]; };
 layout(binding = 2) readonly buffer Pages { uint pages[]; };
 layout(binding = 3) readonly buffer KCache { KV_WORD k_cache[]; };
@@ -62,7 +62,7 @@ shared vec4 probs[TQ * TILE / 4u];  // probabilities [TQ, TILE]; before them and
 shared vec2 row_stat[TQ];  // maximum so far; what the sums so far shrink by since this tile raised it, in the end their total
 
 void main() {
-    const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step_words[0], cache_len = step_words[1];
+    const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step.num_tokens, cache_len = step.cache_len;
     const uint first = gl_WorkGroupID.x * TQ, rows = num_tokens * HEADS;
     if (first >= rows) return;
 

@@ -1,6 +1,6 @@
 // attention_gate: y[t, h, i] *= sigmoid(qg[t, h, Dh + i]), the output gate of full attention.
 //
-//   0  step  [..]           u32  in      word 0 = num_tokens
+//   0  step  [..]           u32  in      num_tokens
 //   1  qg    [T, H, 2, Dh]  f32  in      the joint query and gate projection
 //   2  y     [T, H, Dh]     f32  in out
 //
@@ -13,7 +13,7 @@ layout(constant_id = 1) const uint H = 8;
 layout(constant_id = 2) const uint Dh = 256;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer QG { float qg[]; };
 layout(binding = 2) buffer Y { float y[]; };
 
@@ -21,6 +21,6 @@ layout(binding = 2) buffer Y { float y[]; };
 
 void main() {
     const uint i = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
-    if (t >= step_words[0] || i >= H * Dh) return;
+    if (t >= step.num_tokens || i >= H * Dh) return;
     y[t * H * Dh + i] *= sigmoid(qg[t * H * Dh * 2u + i / Dh * Dh * 2u + Dh + i % Dh]);
 }

@@ -1,6 +1,6 @@
 // head_norm_rope: RMS norm over each head, then rotary on its first R values.
 //
-//   0  step    [..]         u32   in   word 0 = num_tokens
+//   0  step    [..]         u32   in   num_tokens
 //   1  x       [T, STRIDE]  f32   in   head h starts at h * HEAD_STRIDE of a row
 //   2  weight  [..]         f32   in   at weight_offset [Dh]
 //   3  rope    [T, R / 2]   vec2  in   (cos, sin) of position * theta^(-2i / R), made on the host in float64
@@ -21,7 +21,7 @@ layout(constant_id = 5) const uint HEAD_STRIDE = 512;
 layout(constant_id = 6) const float EPS = 1e-6;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer X { float x[]; };
 layout(binding = 2) readonly buffer Weight { float weight[]; };
 layout(binding = 3) readonly buffer Rope { vec2 rope[]; };
@@ -33,7 +33,7 @@ layout(push_constant) uniform Push { uint weight_offset; };
 
 void main() {
     const uint h = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;
-    if (t >= step_words[0]) return;
+    if (t >= step.num_tokens) return;
     const uint from = t * STRIDE + h * HEAD_STRIDE, to = (t * HEADS + h) * Dh, w = weight_offset;
 
     float sum = 0.0;

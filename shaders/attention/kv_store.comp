@@ -1,6 +1,6 @@
 // kv_store: append the keys and values of this call to the cache, at slots cache_len + t.
 //
-//   0  step     [..]             u32  in   word 0 = num_tokens, word 1 = cache_len
+//   0  step     [..]             u32  in   num_tokens, cache_len
 //   1  k        [T, G, Dh]       f32  in
 //   2  v        [T, G, Dh]       f32  in
 //   3  pages    [..]             u32  in   page of the pool that holds slots 256 i .. 256 i + 255 of this cache
@@ -18,7 +18,7 @@ layout(local_size_x_id = 0) in;
 
 #include "kv.glsl"
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer K { vec4 k[]; };
 layout(binding = 2) readonly buffer V { vec4 v[]; };
 layout(binding = 3) readonly buffer Pages { uint pages[]; };
@@ -27,8 +27,8 @@ layout(binding = 5) writeonly buffer VCache { KV_WORD v_cache[]; };
 
 void main() {
     const uint i = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y, D4 = Dh / 4u;
-    if (t >= step_words[0] || i >= G * D4) return;
-    const uint slot = step_words[1] + t, g = i / D4, d = i % D4, head = pages[slot / PAGE] * G + g;
+    if (t >= step.num_tokens || i >= G * D4) return;
+    const uint slot = step.cache_len + t, g = i / D4, d = i % D4, head = pages[slot / PAGE] * G + g;
     k_cache[(head * D4 + d) * PAGE + slot % PAGE] = kv_pack(k[t * G * D4 + i]);
     v_cache[(head * PAGE + slot % PAGE) * D4 + d] = kv_pack(v[t * G * D4 + i]);
 }

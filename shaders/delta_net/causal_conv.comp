@@ -1,6 +1,6 @@
 // causal_conv: y[t, c] = silu(sum_j weight[c, j] * p[t - 3 + j, c]), a depthwise convolution over 4 tokens with state.
 //
-//   0  step    [..]    u32   in      word 0 = num_tokens
+//   0  step    [..]    u32   in      num_tokens
 //   1  p       [T, C]  f32   in
 //   2  weight  [..]    vec4  in      at weight_offset [C, 4]; tap 3 is the current token
 //   3  state   [..]    f32   in out  at state_offset [3, C]: the last three rows of p before this call, oldest first; then of this call
@@ -17,7 +17,7 @@ layout(constant_id = 1) const uint TOKENS = 32;
 layout(constant_id = 2) const uint C = 6144;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer P { float p[]; };
 layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
 layout(binding = 3) buffer State { float state[]; };
@@ -28,7 +28,7 @@ layout(push_constant) uniform Push { uint weight_offset, state_offset; };  // we
 #include "activations.glsl"
 
 void main() {
-    const uint c = gl_GlobalInvocationID.x, first = gl_WorkGroupID.y * TOKENS, num_tokens = step_words[0];
+    const uint c = gl_GlobalInvocationID.x, first = gl_WorkGroupID.y * TOKENS, num_tokens = step.num_tokens;
     if (c >= C || first >= num_tokens) return;
     const vec4 w = weight[weight_offset / 4u + c];
     const uint s = state_offset + c, at = first * C + c, last = min(first + TOKENS, num_tokens);

@@ -1,7 +1,7 @@
 // delta_gates: (log_decay, beta) of each token and value head from the two gate projections.
 //   log_decay = ssm_a * softplus(alpha + dt) <= 0,  beta = sigmoid(beta_logits)
 //
-//   0  step         [..]     u32   in   word 0 = num_tokens
+//   0  step         [..]     u32   in   num_tokens
 //   1  alpha        [T, Hv]  f32   in
 //   2  beta_logits  [T, Hv]  f32   in
 //   3  dt           [..]     f32   in   at dt_offset [Hv]
@@ -16,7 +16,7 @@ layout(constant_id = 0) const uint LOCAL_SIZE = 32;
 layout(constant_id = 1) const uint Hv = 16;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer Alpha { float alpha[]; };
 layout(binding = 2) readonly buffer BetaLogits { float beta_logits[]; };
 layout(binding = 3) readonly buffer Dt { float dt[]; };
@@ -29,7 +29,7 @@ layout(push_constant) uniform Push { uint dt_offset, a_offset; };
 
 void main() {
     const uint h = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
-    if (t >= step_words[0] || h >= Hv) return;
+    if (t >= step.num_tokens || h >= Hv) return;
     const uint i = t * Hv + h;
     gates[i] = vec2(ssm_a[a_offset + h] * softplus(alpha[i] + dt[dt_offset + h]), sigmoid(beta_logits[i]));
 }

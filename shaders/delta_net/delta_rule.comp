@@ -1,7 +1,7 @@
 // delta_rule: the gated delta rule over all tokens of the call, one step at a time. For value head h with key head h mod Hk:
 //   M <- e^log_decay M;  u = beta (v - M k);  M <- M + u k^T;  o = M q
 //
-//   0  step   [..]          u32   in      word 0 = num_tokens
+//   0  step   [..]          u32   in      num_tokens
 //   1  qkv    [T, C]        f32   in      normalised q and k (q scaled), then v; a row: Hk q heads, Hk k heads, Hv v heads
 //   2  gates  [T, Hv]       vec2  in      (log_decay, beta)
 //   3  state  [..]          f32   in out  at state_offset [Hv, Dv, Dk]: M, row = value index
@@ -14,6 +14,7 @@
 // Grid: (Dv / (LOCAL_SIZE / LANES * ROWS), Hv, 1), which must divide; Dk a multiple of 4 LANES.
 // Source: Gated Delta Networks, Yang et al. 2024 (arXiv 2412.06464). Reference: tests/reference/delta_rule.py.
 #version 450
+#extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
@@ -26,7 +27,7 @@ layout(constant_id = 5) const uint Dk = 128;
 layout(constant_id = 6) const uint Dv = 128;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer QKV { float qkv[]; };
 layout(binding = 1) readonly buffer QKV4 { vec4 qkv4[]; };
 layout(binding = 2) readonly buffer Gates { vec2 gates[]; };
@@ -53,7 +54,7 @@ void main() {
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         [[unroll]] for (uint i = 0; i < WORDS; i++) m[r * WORDS + i] = state[at + r * LANES * WORDS + i * LANES];
 
-    const uint num_tokens = step_words[0], q_head = h % Hk * Dk, k_head = q_head + Hk * Dk, v_head = 2u * Hk * Dk + h * Dv;
+    const uint num_tokens = step.num_tokens, q_head = h % Hk * Dk, k_head = q_head + Hk * Dk, v_head = 2u * Hk * Dk + h * Dv;
     [[dont_unroll]] for (uint t = 0; t < num_tokens; t++) {
         const vec2 gate = gates[t * Hv + h];
         const float decay = exp(gate.x);

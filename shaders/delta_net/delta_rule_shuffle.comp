@@ -7,6 +7,7 @@
 // Grid: (Dv / LOCAL_SIZE, Hv, 1), which must divide; Dk a multiple of 4. SUBGROUP is the device's subgroup size, of which LOCAL_SIZE is
 // a multiple; a power of two. Reference: tests/reference/delta_rule.py.
 #version 450
+#extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
@@ -18,7 +19,7 @@ layout(constant_id = 4) const uint Dk = 128;
 layout(constant_id = 5) const uint Dv = 128;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer QKV { float qkv[]; };
 layout(binding = 1) readonly buffer QKV4 { vec4 qkv4[]; };
 layout(binding = 2) readonly buffer Gates { vec2 gates[]; };
@@ -39,7 +40,7 @@ void main() {
     vec4 m[WORDS];
     [[unroll]] for (uint i = 0; i < WORDS; i++) m[i] = state[at + i];
 
-    const uint num_tokens = step_words[0], q_head = h % Hk * Dk, k_head = q_head + Hk * Dk, v_head = 2u * Hk * Dk + h * Dv;
+    const uint num_tokens = step.num_tokens, q_head = h % Hk * Dk, k_head = q_head + Hk * Dk, v_head = 2u * Hk * Dk + h * Dv;
     [[dont_unroll]] for (uint t = 0; t < num_tokens; t++) {
         const vec2 gate = gates[t * Hv + h];
         const float decay = exp(gate.x);

@@ -1,6 +1,6 @@
 // gated_norm: o[t, h] = rms_norm(o[t, h]) * weight * silu(z[t, h]) for each value head of the delta net.
 //
-//   0  step    [..]         u32  in      word 0 = num_tokens
+//   0  step    [..]         u32  in      num_tokens
 //   1  z       [T, Hv, Dv]  f32  in
 //   2  weight  [..]         f32  in      at weight_offset [Dv]
 //   3  o       [T, Hv, Dv]  f32  in out
@@ -15,7 +15,7 @@ layout(constant_id = 2) const uint Dv = 128;
 layout(constant_id = 3) const float EPS = 1e-6;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer Z { vec4 z[]; };
 layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
 layout(binding = 3) buffer O { vec4 o[]; };
@@ -27,7 +27,7 @@ layout(push_constant) uniform Push { uint weight_offset; };  // a multiple of 4
 
 void main() {
     const uint t = gl_WorkGroupID.y;
-    if (t >= step_words[0]) return;
+    if (t >= step.num_tokens) return;
     const uint at = (t * Hv + gl_WorkGroupID.x) * (Dv / 4u);
     float sum = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) sum += dot(o[at + i], o[at + i]);

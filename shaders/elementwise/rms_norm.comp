@@ -1,6 +1,6 @@
 // rms_norm: y[t, i] = x[t, i] * weight[i] / sqrt(mean_i(x[t, i]^2) + EPS)
 //
-//   0  step    [..]    u32  in   word 0 = num_tokens
+//   0  step    [..]    u32  in   num_tokens
 //   1  x       [T, D]  f32  in
 //   2  weight  [..]    f32  in   at weight_offset [D], as stored in the file: the converter already added 1
 //   3  y       [T, D]  f32  out  LAST_ROW: [1, D], of the last token only
@@ -16,7 +16,7 @@ layout(constant_id = 2) const float EPS = 1e-6;
 layout(constant_id = 3) const uint LAST_ROW = 0;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer X { vec4 x[]; };
 layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
 layout(binding = 3) writeonly buffer Y { vec4 y[]; };
@@ -26,7 +26,7 @@ layout(push_constant) uniform Push { uint weight_offset; };  // a multiple of 4
 #include "reduce.glsl"
 
 void main() {
-    const uint num_tokens = step_words[0];
+    const uint num_tokens = step.num_tokens;
     if (gl_WorkGroupID.x >= num_tokens) return;
     const uint from = (LAST_ROW != 0u ? num_tokens - 1u : gl_WorkGroupID.x) * (D / 4u), to = gl_WorkGroupID.x * (D / 4u);
 

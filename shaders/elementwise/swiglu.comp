@@ -1,6 +1,6 @@
 // swiglu: gate[t, i] = silu(gate[t, i]) * up[t, i]
 //
-//   0  step  [..]    u32  in      word 0 = num_tokens
+//   0  step  [..]    u32  in      num_tokens
 //   1  up    [T, F]  f32  in
 //   2  gate  [T, F]  f32  in out
 //
@@ -12,7 +12,7 @@ layout(constant_id = 0) const uint LOCAL_SIZE = 64;
 layout(constant_id = 1) const uint F = 3584;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer Up { vec4 up[]; };
 layout(binding = 2) buffer Gate { vec4 gate[]; };
 
@@ -20,7 +20,7 @@ layout(binding = 2) buffer Gate { vec4 gate[]; };
 
 void main() {
     const uint i = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
-    if (t >= step_words[0] || i >= F / 4u) return;
+    if (t >= step.num_tokens || i >= F / 4u) return;
     const uint o = t * (F / 4u) + i;
     gate[o] = silu(gate[o]) * up[o];
 }

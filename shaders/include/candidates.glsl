@@ -1,5 +1,5 @@
 // Candidates: tokens with their logits, in falling order of logit, equal logits by rising id.
-// V, step_words, logits and seen are the including shader's.
+// V, step, logits and seen are the including shader's.
 struct Candidate {
     float logit;
     uint id;
@@ -16,7 +16,7 @@ bool before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == 
 
 // The first candidate of block b (64 tokens) that comes after `last`; NONE when there is none.
 Candidate best_below(uint b, Candidate last) {
-    const float penalty = uintBitsToFloat(step_words[2]);
+    const float penalty = step.penalty;
     Candidate found = NONE;
     for (uint i = b * 64u; i < min(b * 64u + 64u, V); i++) {
         const float seen_before = float((seen[i >> 5] >> (i & 31u)) & 1u);

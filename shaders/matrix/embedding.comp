@@ -1,6 +1,6 @@
 // embedding: x[t] = row token_ids[t] of the embedding matrix, for the rows of one matrix part.
 //
-//   0  step       [..]        u32  in   word 0 = num_tokens
+//   0  step       [..]        u32  in   num_tokens
 //   1  token_ids  [T]         u32  in
 //   2  w          [..]        at w_offset [rows', D]: weights of one part (include/weights.glsl)
 //   3  x          [T, D]      f32  out  tokens of other parts are left as they are
@@ -13,7 +13,7 @@
 layout(constant_id = 0) const uint LOCAL_SIZE = 32;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer TokenIds { uint token_ids[]; };
 layout(binding = 2) readonly buffer W4 { uvec4 w4[]; };
 layout(binding = 2) readonly buffer W2 { uvec2 w2[]; };
@@ -26,7 +26,7 @@ layout(push_constant) uniform Push { uint w_offset, rows, D, first_row; };  // w
 
 void main() {
     const uint t = gl_WorkGroupID.x, block = gl_GlobalInvocationID.y * LOCAL_SIZE + gl_LocalInvocationID.x;
-    if (t >= step_words[0] || block >= D / 32u) return;
+    if (t >= step.num_tokens || block >= D / 32u) return;
     const uint n = token_ids[t] - first_row;  // wraps for a row before this part
     if (n >= rows) return;
     const uint units = (D / 32u + UNIT_SUBS - 1u) / UNIT_SUBS;

@@ -1,6 +1,6 @@
 // matmul: y[t, first_row + n] = sum_k w[n, k] * x[t, k] for the rows n of one matrix part; ADD: added to what y holds.
 //
-//   0  step  [..]        u32  in      word 0 = num_tokens, the rows of x in use this call
+//   0  step  [..]        u32  in      num_tokens, the rows of x in use this call
 //   1  x     [T', K]     f32  in      T' = T rounded up to TM: the rows past T are read, their results dropped
 //   2  w     [..]        at w_offset [rows', K]: weights of one part (include/weights.glsl), rows' = rows rounded up to 32
 //   3  y     [T, N]      f32  out
@@ -24,7 +24,7 @@ layout(constant_id = 2) const uint TN = 8;
 layout(constant_id = 3) const uint ADD = 0;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer X { vec4 x[]; };
 layout(binding = 2) readonly buffer W4 { uvec4 w4[]; };
 layout(binding = 2) readonly buffer W2 { uvec2 w2[]; };
@@ -36,7 +36,7 @@ layout(push_constant) uniform Push { uint w_offset, rows, K, N, first_row; };  /
 #include "weights.glsl"
 
 void main() {
-    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step_words[0];
+    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step.num_tokens;
     if (m0 >= num_tokens) return;
     const uint n0 = gl_WorkGroupID.y * (LOCAL_SIZE * TN) + gl_LocalInvocationID.x;
     const uint stride = K / 4u, subs = K / 32u, units = (subs + UNIT_SUBS - 1u) / UNIT_SUBS;

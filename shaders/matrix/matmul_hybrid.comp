@@ -18,7 +18,7 @@ layout(constant_id = 1) const uint TM = 64;
 layout(constant_id = 2) const uint ADD = 0;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer X { vec4 x[]; };
 layout(binding = 2) readonly buffer W4 { uvec4 w4[]; };
 layout(binding = 2) readonly buffer W2 { uvec2 w2[]; };
@@ -34,7 +34,7 @@ const uint TOKENS = TM / 4u;  // of one invocation
 shared float tile[32u * LOCAL_SIZE];  // [column][row]
 
 void main() {
-    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step_words[0];
+    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step.num_tokens;
     if (m0 >= num_tokens) return;
     const uint local = gl_LocalInvocationID.x, quarter = local / (LOCAL_SIZE / 4u), four = local % (LOCAL_SIZE / 4u) * 4u;
     const uint n0 = gl_WorkGroupID.y * LOCAL_SIZE, quarters = min(4u, (num_tokens - m0 + TOKENS - 1u) / TOKENS);

@@ -19,7 +19,7 @@ layout(constant_id = 3) const uint ADD = 0;
 layout(constant_id = 4) const uint SUBGROUP = 8;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer X { vec4 x[]; };
 layout(binding = 2) readonly buffer W4 { uvec4 w4[]; };
 layout(binding = 2) readonly buffer W2 { uvec2 w2[]; };
@@ -33,7 +33,7 @@ layout(push_constant) uniform Push { uint w_offset, rows, K, N, first_row; };  /
 const uint LOADS = 2u * TM / SUBGROUP;  // of one lane; word i of the tile is token i mod TM, half i / TM of the 8 columns
 
 void main() {
-    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step_words[0];
+    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step.num_tokens;
     if (m0 >= num_tokens) return;
     const uint n0 = gl_WorkGroupID.y * (LOCAL_SIZE * TN) + gl_LocalInvocationID.x;
     const uint stride = K / 4u, subs = K / 32u, units = (subs + UNIT_SUBS - 1u) / UNIT_SUBS;

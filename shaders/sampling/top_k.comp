@@ -1,6 +1,6 @@
 // top_k: the k best tokens from the best of each block: take the best, replace it by the next of its block, k times.
 //
-//   0  step        [..]      u32   in      word 2 = presence penalty (bits of a float), word 3 = k
+//   0  step        [..]      u32   in      penalty, num_candidates = k
 //   1  logits      [V]       f32   in
 //   2  seen        [V / 32]  u32   in
 //   3  best        [V / 64]  uvec2 in out  from top_k_blocks
@@ -15,7 +15,7 @@ layout(constant_id = 0) const uint LOCAL_SIZE = 64;
 layout(constant_id = 1) const uint V = 248320;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer Logits { float logits[]; };
 layout(binding = 2) readonly buffer Seen { uint seen[]; };
 layout(binding = 3) buffer Best { uvec2 best[]; };
@@ -36,7 +36,7 @@ Candidate best_of_mine() {
 }
 
 void main() {
-    const uint lane = gl_LocalInvocationID.x, k = step_words[3];
+    const uint lane = gl_LocalInvocationID.x, k = step.num_candidates;
     Candidate own = best_of_mine();
     for (uint n = 0; n < k; n++) {
         mine[lane] = own;

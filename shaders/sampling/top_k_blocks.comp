@@ -1,6 +1,6 @@
 // top_k_blocks: the best logit of each block of 64, lowest id first among equals.
 //
-//   0  step     [..]      u32   in   word 2 = presence penalty, bits of a float
+//   0  step     [..]      u32   in   penalty
 //   1  logits   [V]       f32   in
 //   2  seen     [V / 32]  u32   in   bit i: token i was generated before, its logit is lowered by the penalty
 //   3  best     [V / 64]  uvec2 out  (bits of the logit, token id)
@@ -13,7 +13,7 @@ layout(constant_id = 0) const uint LOCAL_SIZE = 64;
 layout(constant_id = 1) const uint V = 248320;
 layout(local_size_x_id = 0) in;
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer Logits { float logits[]; };
 layout(binding = 2) readonly buffer Seen { uint seen[]; };
 layout(binding = 3) writeonly buffer Best { uvec2 best[]; };

@@ -1,6 +1,6 @@
 // attention_scores: the scaled scores of chosen queries against all keys they see, before softmax.
 //
-//   0  step      [..]         u32   in   word 1 = cache_len before this call, word 4 = num_queries chosen of this call
+//   0  step      [..]         u32   in   cache_len before this call, num_queries chosen of this call
 //   1  q         [T, H, Dh]   f32   in
 //   2  chosen    [Q, 2]       uvec2 in   (token of this call, row of `rows` that takes its scores)
 //   3  pages     [..]         u32   in   page of the pool that holds slots 256 i .. 256 i + 255 of this cache
@@ -25,7 +25,7 @@ layout(local_size_x_id = 0) in;
 #include "kv.glsl"
 #include "reduce.glsl"
 
-layout(binding = 0) readonly buffer Step { uint step_words[]; };
+#include "step.glsl"
 layout(binding = 1) readonly buffer Q { vec4 q[]; };
 layout(binding = 2) readonly buffer Chosen { uvec2 chosen[]; };
 layout(binding = 3) readonly buffer Pages { uint pages[]; };
@@ -39,9 +39,9 @@ const uint D4 = Dh / 4u, H = HEADS * G;
 const float NEVER = -1e30;  // below every score
 
 void main() {
-    const uint split = gl_WorkGroupID.x, g = gl_WorkGroupID.y, j = gl_WorkGroupID.z, num_queries = step_words[4];
+    const uint split = gl_WorkGroupID.x, g = gl_WorkGroupID.y, j = gl_WorkGroupID.z, num_queries = step.num_queries;
     if (j >= num_queries) return;
-    const uint keys = step_words[1] + chosen[j].x + 1u, per_split = (keys + SPLITS - 1u) / SPLITS;
+    const uint keys = step.cache_len + chosen[j].x + 1u, per_split = (keys + SPLITS - 1u) / SPLITS;
     const uint query = (chosen[j].x * H + g * HEADS) * D4, row = chosen[j].y * H + g * HEADS;
 
     float best[HEADS], sum[HEADS];
