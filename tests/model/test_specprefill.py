@@ -130,10 +130,14 @@ def test_tool_words_in_the_first_tokens(pair):
     encode = pair.target.tokenizer.encode
     filler = encode("some words " * 40)
     early, late = [*encode("the get_time call"), *filler], [*filler, *encode("the get_time call"), *filler]
+    within = [*encode("the target_time call"), *filler]
     config = replace(SPARSE, min_tokens=10_000)
     assert pair.plan(early).report.reason == "the first 256 tokens hold get_"
     assert len(filler) > 256 and pair.plan(late, config=config).report.status == guards.SKIPPED_MIN_TOKENS
     assert pair.plan(early, config=replace(config, tool_guard=False)).report.status == guards.SKIPPED_MIN_TOKENS
+    assert pair.plan(within, config=config).report.status == guards.SKIPPED_MIN_TOKENS
+    anywhere = replace(config, tool_match="substrings")
+    assert pair.plan(within, config=anywhere).report.reason == "the first 256 tokens hold get_"
 
 
 def test_min_tokens_counts_new_tokens(pair, prompt):
@@ -224,6 +228,22 @@ def test_a_callers_cache(pair, prompt):
     cache.close()
 
 
+@pytest.mark.parametrize("options", [{"cached_n": 5}, {"mark_at": 5}, {"keep_ratio": 0.5}])
+def test_options_that_would_do_nothing(pair, prompt, options):
+    """A whole prompt goes into an empty cache: there is nothing of it yet."""
+    pages = len(pair.target.pool.free_pages)
+    with pytest.raises(vkprefill.RequestError, match=rf"found option {next(iter(options))}, wanted some of enabled"):
+        pair.prefill(prompt, **options)
+    assert len(pair.target.pool.free_pages) == pages
+
+
+@pytest.mark.parametrize("cached_n", [-1, 300, 301, True, 1.0, None])
+def test_bad_cached_n(pair, prompt, cached_n):
+    with pytest.raises(vkprefill.RequestError, match="cached_n: found .*, wanted 0 to 299"):
+        pair.plan(prompt, cached_n=cached_n)
+    assert pair.plan(prompt, cached_n=299).kept.tolist() == [299]
+
+
 def test_dry_run(pair, prompt):
     """score does no work of the target, and chooses what prefill chooses."""
     pages = len(pair.target.pool.free_pages)
@@ -276,12 +296,6 @@ BAD_RANGES = [
     [[5, 5]], [[5, 4]], [[-1, 4]], [[0, 301]], [[0, 10], [9, 20]], [[20, 30], [0, 10]], [[0]], [[0, 1, 2]], [0, 5],
     [["0", "5"]], [[0.0, 5.0]], [[False, True]], [None], "ab", 5, {"a": 1}, [[0, None]],
 ]  # fmt: skip
-
-
-def test_prefill_takes_no_cached_tokens(pair, prompt):
-    """It begins with an empty cache, so every token is new."""
-    with pytest.raises(TypeError, match="cached_n"):
-        pair.prefill(prompt, cached_n=5)
 
 
 @pytest.mark.parametrize("ranges", BAD_RANGES)
@@ -376,12 +390,12 @@ def test_measured_speeds_decide(pair, prompt, meters, cache_home, no_measuring):
     target.prefill_per_s, target.decode_per_s, draft.decode_per_s = 100.0, 5.0, 1000.0
     for draft_speed, status in ((1e5, guards.ACTIVE), (165.0, guards.SKIPPED_BREAK_EVEN), (180.0, guards.ACTIVE)):
         draft.prefill_per_s = draft_speed  # saving 0.7 x 3 s against 300 / speed x 1.2
-        pair._mean_share = None
+        pair._shares = guards.KeptShares()
         plan = pair.plan(prompt, config=CAREFUL)
         assert plan.report.status == status
         assert plan.report.dense_estimate_ms == pytest.approx(3000)
     draft.prefill_per_s, draft.decode_per_s = 1e5, 1.0
-    pair._mean_share = None
+    pair._shares = guards.KeptShares()
     plan = pair.plan(prompt, config=CAREFUL)
     assert plan.report.reason == "scoring 300 tokens would take about 2003 ms and save 2100 ms"
 
@@ -392,7 +406,7 @@ def test_settings_beat_measured_speeds(pair, prompt, meters, cache_home, no_meas
     assert pair.plan(prompt, config=CAREFUL).report.status == guards.SKIPPED_BREAK_EVEN
     plan = pair.plan(prompt, config=replace(CAREFUL, draft_tokens_per_s=1e6))
     assert plan.report.status == guards.ACTIVE and plan.report.dense_estimate_ms == pytest.approx(3000)
-    pair._mean_share = None
+    pair._shares = guards.KeptShares()
     plan = pair.plan(prompt, config=replace(CAREFUL, target_tokens_per_s=1.0))
     assert plan.report.status == guards.ACTIVE and plan.report.dense_estimate_ms == pytest.approx(300_000)
     careful = replace(CAREFUL, target_tokens_per_s=1.0, break_even_safety=1000)
@@ -411,13 +425,20 @@ def test_earlier_selections_are_expected_again(pair, prompt, meters, cache_home,
     """Nothing was saved so far: not worth it, whatever keep_ratio promises."""
     for meter in meters:
         meter.prefill_per_s = meter.decode_per_s = 1000.0
-    config = replace(CAREFUL, draft_tokens_per_s=1e9, keep_ratio=0.05, target_tokens_per_s=20)
-    assert pair.plan(prompt, config=config).report.status == guards.ACTIVE
-    for _ in range(9):
-        pair.plan(prompt, config=replace(SPARSE, protect=((0, 300),)))
-    assert pair._mean_share > 0.9
-    config = replace(config, target_tokens_per_s=20_000)
+    config = replace(CAREFUL, draft_tokens_per_s=1e9, keep_ratio=0.05, target_tokens_per_s=20, protect=((0, 300),))
+    assert pair.plan(prompt, config=config).report.status == guards.KEPT_ALL
     assert pair.plan(prompt, config=config).report.status == guards.SKIPPED_BREAK_EVEN
+
+
+def test_what_others_kept_is_not_expected(pair, prompt, meters, cache_home, no_measuring):
+    """A request's decision is the same whatever settings the requests before it had."""
+    for meter in meters:
+        meter.prefill_per_s = meter.decode_per_s = 1000.0
+    config = replace(CAREFUL, draft_tokens_per_s=1e9, keep_ratio=0.05, target_tokens_per_s=20)
+    for other in ({"protect": ((0, 300),)}, {"keep_ratio": 0.95}, {"tail": 300}):
+        for _ in range(9):
+            pair.plan(prompt, config=replace(SPARSE, **other))
+        assert pair.plan(prompt, config=config).report.status == guards.ACTIVE
 
 
 def test_calibration_is_measured_once_and_stored(pair, prompt, meters, cache_home, monkeypatch):
@@ -430,6 +451,7 @@ def test_calibration_is_measured_once_and_stored(pair, prompt, meters, cache_hom
         (key,) = [key for key in stored if model.path.name in key]
         for part in (model.device.info.name, model.device.info.driver, str(model.path.stat().st_size), model.kv_type):
             assert part in key
+        assert key.endswith(f"|{model.prefill_chunk} tokens"), "measured at the step that runs"
         assert 0 < stored[key]["prefill"] < 1e9 and 0 < stored[key]["decode"] < 1e9
 
     measured = []

@@ -1,13 +1,23 @@
 """The guards: what makes a prompt one with tools, and the arithmetic of break-even by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from vkprefill.errors import VkPrefillError
 from vkprefill.specprefill import guards
-from vkprefill.specprefill.guards import break_even, estimate_kept, min_tokens_guard, tool_guard
+from vkprefill.specprefill.guards import (
+    KeptShares,
+    RequestFacts,
+    Speeds,
+    break_even,
+    estimate_kept,
+    min_tokens_guard,
+    tool_guard,
+)
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
-SPEEDS = {"draft_tokens_per_s": 1000.0, "draft_decode_tokens_per_s": 50.0, "target_tokens_per_s": 250.0}
+SPEEDS = Speeds(draft_tokens_per_s=1000.0, draft_decode_tokens_per_s=50.0, target_tokens_per_s=250.0)
 
 
 def test_statuses():
@@ -24,7 +34,7 @@ def test_statuses():
         ({"tools": [{"type": "function"}]}, "the request has tools"),
         ({"grammar": "root ::= x"}, "the request has a grammar"),
         ({"roles": ["user", "tool", "user"]}, "a message has the role tool"),
-        ({"roles": iter(["tool"])}, "a message has the role tool"),
+        ({"roles": ("tool",)}, "a message has the role tool"),
         ({"head_text": '{"type": "function"}'}, 'the first 256 tokens hold "function"'),
         ({"head_text": 'x "tool": y'}, 'hold "tool"'),
         ({"head_text": '{"tools": []}'}, 'hold "tools"'),
@@ -32,13 +42,56 @@ def test_statuses():
         ({"head_text": "call get_weather"}, "hold get_"),
         ({"head_text": "call set_light"}, "hold set_"),
         ({"head_text": "call search_web"}, "hold search_"),
-        ({"head_text": "the target_ratio"}, "hold get_"),  # words are matched as they stand
         ({"head_text": "tool 'tools' function Get_ <TOOL_CALL>"}, None),
     ],
 )
-def test_tool_guard(arguments, reason):
-    found = tool_guard(**arguments)
+@pytest.mark.parametrize("match", ["words", "substrings"])
+def test_tool_guard(arguments, reason, match):
+    arguments = dict(arguments)
+    head_text = arguments.pop("head_text", "")
+    found = tool_guard(RequestFacts(**arguments), head_text, match)
     assert found is None if reason is None else reason in found
+
+
+WITHIN = [
+    "target_ratio",
+    "widget_list",
+    "budget_2026",
+    "a_get_x",
+    "2get_x",
+    "reset_all",
+    "offset_n",
+    "research_plan",
+    "éget_",
+]
+BEGINS = [
+    "get_time",
+    "(get_time)",
+    "self.get_time()",
+    "a-set_light",
+    "\nsearch_web",
+    "the get_ family",
+    "target_ get_x",
+    "`set_a`",
+]
+
+
+@pytest.mark.parametrize("text", WITHIN)
+def test_a_tool_word_within_another_word_is_none(text):
+    assert tool_guard(RequestFacts(), f"x {text} y") is None
+    assert tool_guard(RequestFacts(), text) is None
+    assert "the first 256 tokens hold " in tool_guard(RequestFacts(), f"x {text} y", "substrings")
+
+
+@pytest.mark.parametrize("text", BEGINS)
+def test_a_tool_word_that_begins_a_word(text):
+    for match in ("words", "substrings"):
+        assert "the first 256 tokens hold " in tool_guard(RequestFacts(), text, match)
+
+
+@pytest.mark.parametrize("text", ['x"tool"y', 'a"function":', '_"tools"', "x<tool_call>y"])
+def test_tool_words_with_borders_of_their_own(text):
+    assert "hold " in tool_guard(RequestFacts(), text)
 
 
 def test_min_tokens_guard():
@@ -64,25 +117,59 @@ def test_estimate_kept(settings, mean_share, expected):
 
 def test_break_even_by_hand():
     # scoring 4000 / 1000 + 8 / 50 = 4.16 s; saving (4000 - 1000) / 250 = 12 s; 12 / 4.16 = 2.88
-    found = break_even(4000, 1000, 8, **SPEEDS, safety=1.2)
+    found = break_even(4000, 1000, 8, SPEEDS, safety=1.2)
     assert found == (True, pytest.approx(4.16), pytest.approx(12.0))
-    assert found.worth and not break_even(4000, 1000, 8, **SPEEDS, safety=2.9).worth
-    assert break_even(4000, 1000, 8, **SPEEDS, safety=2.88).worth
+    assert found.worth and not break_even(4000, 1000, 8, SPEEDS, safety=2.9).worth
+    assert break_even(4000, 1000, 8, SPEEDS, safety=2.88).worth
 
 
 def test_break_even_needs_more_than_the_scoring():
     # scoring 1000 / 1000 = 1 s, saving (1000 - 750) / 250 = 1 s: equal is not worth it
-    assert break_even(1000, 750, 0, **SPEEDS, safety=1.0) == (False, 1.0, 1.0)
-    assert break_even(1000, 749, 0, **SPEEDS, safety=1.0).worth
+    assert break_even(1000, 750, 0, SPEEDS, safety=1.0) == (False, 1.0, 1.0)
+    assert break_even(1000, 749, 0, SPEEDS, safety=1.0).worth
 
 
 def test_break_even_of_nothing_new():
-    assert break_even(0, 0, 0, **SPEEDS, safety=1.2) == (False, 0, 0)
-    assert not break_even(100, 200, 0, **SPEEDS, safety=0).worth  # saving below 0
+    assert break_even(0, 0, 0, SPEEDS, safety=1.2) == (False, 0, 0)
+    assert not break_even(100, 200, 0, SPEEDS, safety=0).worth  # saving below 0
 
 
-@pytest.mark.parametrize("name", SPEEDS)
+@pytest.mark.parametrize("name", vars(SPEEDS))
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan")])
 def test_break_even_refuses_speeds(name, speed):
     with pytest.raises(VkPrefillError, match=f"{name}: found {speed}, wanted a number above 0"):
-        break_even(1000, 100, 8, **{**SPEEDS, name: speed}, safety=1.2)
+        replace(SPEEDS, **{name: speed})
+
+
+def test_kept_shares_are_means():
+    shares, config = KeptShares(), SpecPrefillConfig()
+    assert shares.mean(config) is None
+    for share, mean in ((0.5, 0.5), (1.0, 0.75), (0.0, 0.5)):
+        shares.note(config, share)
+        assert shares.mean(config) == pytest.approx(mean)
+
+
+def test_kept_shares_of_other_settings_do_not_count():
+    """But guards do not change which tokens are chosen."""
+    shares, config = KeptShares(), SpecPrefillConfig()
+    shares.note(config, 0.25)
+    others = [{"keep_ratio": 0.9}, {"select_mode": "chunk"}, {"protect": ((0, 9),)}, {"tail": 1}, {"lookahead": 2}]
+    for settings in others:
+        other = replace(config, **settings)
+        assert shares.mean(other) is None
+        shares.note(other, 1.0)
+    assert shares.mean(config) == 0.25
+    same = replace(
+        config, min_tokens=5, tool_guard=False, tool_match="substrings", break_even=False, break_even_safety=3.0,
+        draft_tokens_per_s=4.0, target_tokens_per_s=5.0, on_error="error",
+    )  # fmt: skip
+    assert shares.mean(same) == 0.25
+
+
+def test_kept_shares_are_bounded():
+    shares = KeptShares()
+    for tail in range(2 * KeptShares.MAX_CHOICES):
+        shares.note(SpecPrefillConfig(tail=tail), 0.5)
+        shares.note(SpecPrefillConfig(), 0.5)
+    assert len(shares._means) == KeptShares.MAX_CHOICES
+    assert shares.mean(SpecPrefillConfig()) == 0.5 and shares.mean(SpecPrefillConfig(tail=1)) is None

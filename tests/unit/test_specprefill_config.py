@@ -38,6 +38,7 @@ TABLE = {
     "boost_last_n": (128, "7", 7),
     "min_tokens": (0, "8192", 8192),
     "tool_guard": (True, "off", False),
+    "tool_match": ("words", "substrings", "substrings"),
     "break_even": (True, "FALSE", False),
     "break_even_safety": (1.2, ".5", 0.5),
     "draft_tokens_per_s": (0.0, "600", 600.0),
@@ -125,6 +126,7 @@ def test_frozen_equal_and_hashable():
         ("chunk_align", "words", "tokens or lines"),
         ("on_error", "", "found nothing, wanted dense or error"),
         ("tool_guard", 1, "on or off"),
+        ("tool_match", True, "words or substrings"),
         ("break_even", "on", "on or off"),
     ],
 )
@@ -193,7 +195,13 @@ def test_precedence_of_environment():
 def test_preset_fork():
     fork = SpecPrefillConfig.preset("fork")
     assert fork == SpecPrefillConfig(
-        lookahead=2, pool_size=1, window="auto", draft_context=8192, draft_tokens_per_s=600, target_tokens_per_s=270
+        lookahead=2,
+        pool_size=1,
+        window="auto",
+        draft_context=8192,
+        draft_tokens_per_s=600,
+        target_tokens_per_s=270,
+        tool_match="substrings",
     )
     assert fork.window_size(20000) == 2000
     with pytest.raises(RequestError, match="preset: found other, wanted fork"):
@@ -205,7 +213,28 @@ def test_window_size():
     assert SpecPrefillConfig(window=1234).window_size(5000) == 1234
     assert SpecPrefillConfig(window="auto", draft_context=8192).window_size(5000) == 2000
     assert SpecPrefillConfig(window="auto").window_size(16384) == 1000
-    assert SpecPrefillConfig(window="auto").window_size(2**31) == 1
+    assert SpecPrefillConfig(window="auto").window_size(2**31) == 32
+    assert SpecPrefillConfig(window="auto", chunk_size=500).window_size(2**31) == 500
+
+
+@pytest.mark.parametrize("window, chunk_size, least", [(1, 32, 32), (31, 1, 32), (32, 33, 33), (499, 500, 500)])
+def test_windows_that_are_too_small(window, chunk_size, least):
+    wanted = f"found {window} with chunk_size {chunk_size}, wanted 0, auto, or at least {least} tokens"
+    with pytest.raises(RequestError, match=f"^window: {wanted}") as caught:
+        SpecPrefillConfig(window=window, chunk_size=chunk_size)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(RequestError, match=wanted):
+        SpecPrefillConfig.from_dict({"window": window}, SpecPrefillConfig(chunk_size=chunk_size))
+    assert SpecPrefillConfig(window=least, chunk_size=chunk_size).window_size(5000) == least
+
+
+def test_choice_is_what_chooses_tokens():
+    """Every setting but those that say whether tokens are chosen at all."""
+    guards = {"min_tokens", "tool_guard", "tool_match", "break_even", "break_even_safety"}
+    guards |= {"draft_tokens_per_s", "target_tokens_per_s", "on_error"}
+    for name, (_, _, value) in TABLE.items():
+        changed = SpecPrefillConfig(**{name: value})
+        assert (changed.choice == SpecPrefillConfig()) == (name in guards), name
 
 
 def test_json_round_trip():

@@ -1,7 +1,7 @@
 """How fast a model runs on a device: measured on this process's prefills, else stored, else measured shortly.
 
-Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file and KV type. A file that cannot
-be read or written only costs the short measurement again.
+Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file, KV type and tokens of a step. A
+file that cannot be read or written only costs the short measurement again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from vkprefill.vulkan.shaders import fingerprint
 
 log = logging.getLogger("vkprefill")
 
-CALIBRATION_TOKENS = 64
 CALIBRATION_DECODES = 3
 
 
@@ -59,13 +58,19 @@ def has_speed(model: Model) -> bool:
 
 def _key(model: Model) -> str:
     stat, info = model.path.stat(), model.device.info
-    parts = info.name, info.driver, fingerprint(), model.path.name, stat.st_size, stat.st_mtime_ns, model.kv_type
+    file = model.path.name, stat.st_size, stat.st_mtime_ns
+    parts = info.name, info.driver, fingerprint(), *file, model.kv_type, f"{_tokens(model)} tokens"
     return "|".join(map(str, parts))
+
+
+def _tokens(model: Model) -> int:
+    """A whole step of prefill: fewer tokens would fill a GPU less and make it look slower than it is."""
+    return min(model.prefill_chunk, max(1, model.max_context // 2))
 
 
 def _measure(model: Model) -> Speed:
     """One prefill and a few decodes, after one of each that compiles what is not compiled yet."""
-    count = min(CALIBRATION_TOKENS, model.max_context // 2)
+    count = _tokens(model)
     ids = [i % model.config.vocab_size for i in range(count)]
     cache = model.new_cache()
     try:

@@ -3,7 +3,9 @@
 A guard returns a sentence with the reason to prefill densely, or None. They are asked in the order of the statuses.
 """
 
-from collections.abc import Iterable
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from vkprefill.errors import VkPrefillError
@@ -31,26 +33,32 @@ class BreakEven(NamedTuple):
     saving_s: float
 
 
-def tool_guard(
-    tools: object = None, grammar: object = None, roles: Iterable[str] = (), head_text: str = ""
-) -> str | None:
+@dataclass(frozen=True)
+class RequestFacts:
+    """What the tool guard looks at: the request's tools and grammar fields and the roles of its messages."""
+
+    tools: object = None
+    grammar: object = None
+    roles: tuple[str, ...] = ()
+
+
+def tool_guard(facts: RequestFacts, head_text: str = "", match: str = "words") -> str | None:
     """Tool schemas must reach the target whole: a name or a bracket lost makes a call that fails.
 
     Args:
-        tools: the request's `tools` field; None or empty where there is none.
-        grammar: the request's grammar; None or empty where there is none.
-        roles: of the request's messages.
-        head_text: text of the prompt's first TOOL_HEAD_TOKENS tokens, special tokens included. Tool words are matched
-            as they stand, within other words too.
+        facts: a field that is None or empty is none.
+        head_text: text of the prompt's first TOOL_HEAD_TOKENS tokens, special tokens included.
+        match: "words": a tool word counts where it begins a word; "substrings": within other words too.
     """
-    if tools:
+    if facts.tools:
         return "the request has tools"
-    if grammar:
+    if facts.grammar:
         return "the request has a grammar"
-    if TOOL_ROLE in roles:
+    if TOOL_ROLE in facts.roles:
         return "a message has the role tool"
     for word in TOOL_WORDS:
-        if word in head_text:
+        border = r"(?<!\w)" if match == "words" and word[0].isalpha() else ""
+        if re.search(border + re.escape(word), head_text):
             return f"the first {TOOL_HEAD_TOKENS} tokens hold {word}"
     return None
 
@@ -60,6 +68,28 @@ def min_tokens_guard(new_tokens: int, min_tokens: int) -> str | None:
     if new_tokens < min_tokens:
         return f"{new_tokens} new tokens, below min_tokens {min_tokens}"
     return None
+
+
+class KeptShares:
+    """Which share of the new tokens earlier selections kept, as a mean for each choice of settings: what one request
+    asks for says nothing about another's.
+    """
+
+    MAX_CHOICES = 64  # those used last are remembered
+
+    def __init__(self) -> None:
+        self._means: OrderedDict[SpecPrefillConfig, tuple[float, int]] = OrderedDict()  # with the number of selections
+
+    def note(self, config: SpecPrefillConfig, share: float) -> None:
+        """share: 0 to 1."""
+        mean, count = self._means.pop(config.choice, (0.0, 0))
+        self._means[config.choice] = mean + (share - mean) / (count + 1), count + 1
+        if len(self._means) > self.MAX_CHOICES:
+            self._means.popitem(last=False)
+
+    def mean(self, config: SpecPrefillConfig) -> float | None:
+        """None before the first selection with these settings."""
+        return self._means.get(config.choice, (None, 0))[0]
 
 
 def estimate_kept(new_tokens: int, config: SpecPrefillConfig, mean_share: float | None = None) -> float:
@@ -76,15 +106,25 @@ def estimate_kept(new_tokens: int, config: SpecPrefillConfig, mean_share: float 
     return min(kept, config.max_keep) if config.max_keep and config.keep_ratio < 1 else kept
 
 
-def break_even(
-    new_tokens: int,
-    expected_kept: float,
-    lookahead: int,
-    draft_tokens_per_s: float,
-    draft_decode_tokens_per_s: float,
-    target_tokens_per_s: float,
-    safety: float,
-) -> BreakEven:
+@dataclass(frozen=True)
+class Speeds:
+    """Tokens per second: prefill and decode of the draft, prefill of the target.
+
+    Raises:
+        VkPrefillError: a speed that is not above 0.
+    """
+
+    draft_tokens_per_s: float
+    draft_decode_tokens_per_s: float
+    target_tokens_per_s: float
+
+    def __post_init__(self) -> None:
+        for name, speed in vars(self).items():
+            if not speed > 0:
+                raise VkPrefillError(f"{name}: found {speed}, wanted a number above 0")
+
+
+def break_even(new_tokens: int, expected_kept: float, lookahead: int, speeds: Speeds, safety: float) -> BreakEven:
     """Whether scoring the prompt saves more than it costs.
 
     scoring = new_tokens / draft speed + lookahead / draft decode speed;
@@ -94,22 +134,8 @@ def break_even(
         new_tokens: of the prompt, held by no cache.
         expected_kept: how many of them the target will prefill.
         lookahead: tokens that the draft decodes.
-        draft_tokens_per_s: prefill speed of the draft, above 0; so are the other speeds.
-        draft_decode_tokens_per_s: decode speed of the draft.
-        target_tokens_per_s: prefill speed of the target.
         safety: times the scoring must be saved.
-
-    Raises:
-        VkPrefillError: a speed that is not above 0.
     """
-    speeds = {
-        "draft_tokens_per_s": draft_tokens_per_s,
-        "draft_decode_tokens_per_s": draft_decode_tokens_per_s,
-        "target_tokens_per_s": target_tokens_per_s,
-    }
-    for name, speed in speeds.items():
-        if not speed > 0:
-            raise VkPrefillError(f"{name}: found {speed}, wanted a number above 0")
-    scoring_s = new_tokens / draft_tokens_per_s + lookahead / draft_decode_tokens_per_s
-    saving_s = (new_tokens - expected_kept) / target_tokens_per_s
+    scoring_s = new_tokens / speeds.draft_tokens_per_s + lookahead / speeds.draft_decode_tokens_per_s
+    saving_s = (new_tokens - expected_kept) / speeds.target_tokens_per_s
     return BreakEven(saving_s > scoring_s * safety, scoring_s, saving_s)

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
@@ -70,8 +71,7 @@ class SpecPrefill:
         self.config = config or SpecPrefillConfig()
         self._scorer = Scorer(draft)
         self._memo: OrderedDict[bytes, Scored] = OrderedDict()
-        self._mean_share: float | None = None  # of new tokens kept by the selections so far
-        self._num_selections = 0
+        self._shares = guards.KeptShares()
 
     def score(
         self,
@@ -124,9 +124,9 @@ class SpecPrefill:
         fields: of a SparseRequest, where `asked` is not given. Raises RequestError for bad kept_ranges; with on_error
         "error" also what the scorer raises.
         """
-        asked = asked or SparseRequest(**fields)
+        asked = asked or SparseRequest.of(**fields)
         config = asked.config or self.config
-        num_tokens, new = len(token_ids), len(token_ids) - cached_n
+        num_tokens, new = len(token_ids), len(token_ids) - check_cached_n(cached_n, len(token_ids))
         report = SpecPrefillReport(guards.DISABLED, "switched off", num_tokens, cached_n, settings=config.as_dict())
         dense = Plan(np.arange(cached_n, num_tokens), report)
         if asked.kept_ranges is not None and asked.enabled:
@@ -147,11 +147,7 @@ class SpecPrefill:
             return finish_plan(dense, dense.kept, None)
         report.score_ms, report.lookahead_ms, report.select_ms = scored.score_ms, scored.lookahead_ms, scored.select_ms
         dense.importance, dense.selection = scored.importance, scored.selection
-        self._num_selections += 1
-        share = len(scored.kept) / new
-        self._mean_share = (
-            share if self._mean_share is None else self._mean_share + (share - self._mean_share) / self._num_selections
-        )
+        self._shares.note(config, len(scored.kept) / new)
         return finish_plan(
             dense, scored.kept.astype(np.int64), f"the draft chose {len(scored.kept)} of {new} new tokens"
         )
@@ -164,11 +160,14 @@ class SpecPrefill:
         progress: PrefillProgress | None = None,
         **fields: object,
     ) -> SpecPrefillResult:
-        """Plan and prefill a whole prompt into an empty cache (None: a new one); fields: of a SparseRequest."""
+        """Plan and prefill a whole prompt into an empty cache (None: a new one); fields: of a SparseRequest.
+
+        Raises what plan and Model.prefill raise, RequestError for a cache that is not empty.
+        """
         start = time.perf_counter()
         if cache is not None and len(cache):
             raise RequestError(f"cache: holds {len(cache)} tokens, wanted an empty one")
-        plan = self.plan(token_ids, SparseRequest(**fields), progress=progress)
+        plan = self.plan(token_ids, SparseRequest.of(**fields), progress=progress)
         own = cache is None
         cache = self.target.new_cache() if cache is None else cache
         try:
@@ -200,30 +199,40 @@ class SpecPrefill:
         """(status, reason) of the first guard that applies."""
         if config.tool_guard:
             head = self.target.tokenizer.decode(token_ids[: guards.TOOL_HEAD_TOKENS])
-            if reason := guards.tool_guard(facts.tools, facts.grammar, facts.roles, head):
+            if reason := guards.tool_guard(facts, head, config.tool_match):
                 return guards.SKIPPED_TOOL_GUARD, reason
         if reason := guards.min_tokens_guard(new, config.min_tokens):
             return guards.SKIPPED_MIN_TOKENS, reason
         if config.break_even and config.keep_ratio < 1:
-            expected = guards.estimate_kept(new, config, self._mean_share)
-            target_speed = config.target_tokens_per_s or speed_of(self.target).prefill
-            draft = speed_of(self.draft)
-            estimate = guards.break_even(
-                new,
-                expected,
-                lookahead_steps(config, self.draft),
-                config.draft_tokens_per_s or draft.prefill,
-                draft.decode,
-                target_speed,
-                config.break_even_safety,
-            )
-            report.dense_estimate_ms = new / target_speed * 1e3
+            expected = guards.estimate_kept(new, config, self._shares.mean(config))
+            speeds = self._speeds(config)
+            lookahead = lookahead_steps(config, self.draft)
+            estimate = guards.break_even(new, expected, lookahead, speeds, config.break_even_safety)
+            report.dense_estimate_ms = new / speeds.target_tokens_per_s * 1e3
             if not estimate.worth:
                 return guards.SKIPPED_BREAK_EVEN, (
                     f"scoring {new} tokens would take about {estimate.scoring_s * 1e3:.0f} ms and save "
                     f"{estimate.saving_s * 1e3:.0f} ms"
                 )
         return None
+
+    def _speeds(self, config: SpecPrefillConfig) -> guards.Speeds:
+        """Those of the settings before measured ones."""
+        draft = speed_of(self.draft)
+        return guards.Speeds(
+            config.draft_tokens_per_s or draft.prefill,
+            draft.decode,
+            config.target_tokens_per_s or speed_of(self.target).prefill,
+        )
+
+
+def check_cached_n(cached_n: int, num_tokens: int) -> int:
+    """RequestError unless it is how many first tokens of a prompt a cache may hold: one at least is left to run."""
+    if isinstance(cached_n, bool) or not isinstance(cached_n, Integral) or not 0 <= cached_n < max(1, num_tokens):
+        raise RequestError(
+            f"cached_n: found {cached_n!r}, wanted 0 to {max(1, num_tokens) - 1}, below the prompt's end"
+        )
+    return cached_n
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:
@@ -242,4 +251,4 @@ def check_pair(target: Model, draft: Model, config: SpecPrefillConfig) -> None:
 
 
 def _memo_key(token_ids: Sequence[int], config: SpecPrefillConfig, first: int) -> bytes:
-    return hashlib.sha256(np.asarray(token_ids, np.int64).tobytes() + repr((config, first)).encode()).digest()
+    return hashlib.sha256(np.asarray(token_ids, np.int64).tobytes() + repr((config.choice, first)).encode()).digest()

@@ -9,6 +9,7 @@ import numpy as np
 
 from vkprefill.errors import RequestError
 from vkprefill.specprefill import guards
+from vkprefill.specprefill.guards import RequestFacts
 from vkprefill.specprefill.selection import Selection
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
@@ -85,15 +86,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class RequestFacts:
-    """What the tool guard looks at: the request's tools and grammar fields and the roles of its messages."""
-
-    tools: object = None
-    grammar: object = None
-    roles: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class SparseRequest:
     """What is asked of speculative prefill for one prompt.
 
@@ -105,6 +97,15 @@ class SparseRequest:
     config: SpecPrefillConfig | None = None
     kept_ranges: Sequence[Sequence[int]] | None = None
     facts: RequestFacts = RequestFacts()
+
+    @classmethod
+    def of(cls, **fields: object) -> SparseRequest:
+        """With these fields. RequestError for another name: an option that would do nothing."""
+        names = cls.__dataclass_fields__
+        for name in fields:
+            if name not in names:
+                raise RequestError(f"speculative prefill: found option {name}, wanted some of {', '.join(names)}")
+        return cls(**fields)
 
 
 def finish_plan(plan: Plan, kept: np.ndarray, reason: str | None) -> Plan:

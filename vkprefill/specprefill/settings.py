@@ -33,6 +33,7 @@ SHARE = Number(0, 1, " (a share: 0.3 is 30 %)")
 # Window "auto", the fork's rule: this much memory for attention weights, 32 bytes for each query and position.
 AUTO_WINDOW_BYTES = 500 * 2**20
 AUTO_WINDOW_BYTES_PER_WEIGHT = 32
+LEAST_WINDOW = 32  # tokens: below, a prompt would cost more runs of the draft than it has pieces worth comparing
 
 PRESETS: dict[str, dict[str, object]] = {
     "fork": {  # the llama.cpp fork that this pipeline follows; all else are the defaults
@@ -42,12 +43,14 @@ PRESETS: dict[str, dict[str, object]] = {
         "draft_context": 8192,
         "draft_tokens_per_s": 600.0,
         "target_tokens_per_s": 270.0,
+        "tool_match": "substrings",
     },
 }
 
 
-def _setting(default: object, kind: Kind, help: str, variable: str | None = None) -> Field:
-    return field(default=default, metadata={"kind": kind, "help": help, "variable": variable})
+def _setting(default: object, kind: Kind, help: str, variable: str | None = None, *, guard: bool = False) -> Field:
+    """guard: it says whether tokens are chosen, not which."""
+    return field(default=default, metadata={"kind": kind, "help": help, "variable": variable, "guard": guard})
 
 
 @dataclass(frozen=True)
@@ -115,26 +118,44 @@ class SpecPrefillConfig:
     boost_last_n: int = _setting(128, TOKENS, "how many last tokens get boost_last_mult", "SP_BOOST_LAST_N")
 
     # guards
-    min_tokens: int = _setting(0, TOKENS, "prefill densely when fewer tokens are new to the cache")
-    tool_guard: bool = _setting(True, Switch(), "prefill densely when the prompt defines tools")
+    min_tokens: int = _setting(0, TOKENS, "prefill densely when fewer tokens are new to the cache", guard=True)
+    tool_guard: bool = _setting(True, Switch(), "prefill densely when the prompt defines tools", guard=True)
+    tool_match: str = _setting(
+        "words",
+        Choice(("words", "substrings")),
+        "words: tool words count where they begin a word (get_time, not target_time); substrings: anywhere",
+        guard=True,
+    )
     break_even: bool = _setting(
-        True, Switch(), "prefill densely when scoring would cost more than it saves", "SP_BREAK_EVEN"
+        True, Switch(), "prefill densely when scoring would cost more than it saves", "SP_BREAK_EVEN", guard=True
     )
     break_even_safety: float = _setting(
-        1.2, FACTOR, "the saving must be above this many times the scoring time", "SP_BREAK_EVEN_SAFETY"
+        1.2, FACTOR, "the saving must be above this many times the scoring time", "SP_BREAK_EVEN_SAFETY", guard=True
     )
     draft_tokens_per_s: float = _setting(
-        0.0, SPEED, "prefill speed of the draft for the break-even guard; 0: measured", "SP_SPEC_THROUGHPUT"
+        0.0,
+        SPEED,
+        "prefill speed of the draft for the break-even guard; 0: measured",
+        "SP_SPEC_THROUGHPUT",
+        guard=True,
     )
     target_tokens_per_s: float = _setting(
-        0.0, SPEED, "prefill speed of the target for the break-even guard; 0: measured"
+        0.0, SPEED, "prefill speed of the target for the break-even guard; 0: measured", guard=True
     )
-    on_error: str = _setting("dense", Choice(("dense", "error")), "when scoring fails: prefill densely, or fail")
+    on_error: str = _setting(
+        "dense", Choice(("dense", "error")), "when scoring fails: prefill densely, or fail", guard=True
+    )
 
     def __post_init__(self) -> None:
         for setting in fields(self):
             value = check(setting.name, setting.metadata["kind"], getattr(self, setting.name))
             object.__setattr__(self, setting.name, value)
+        least = max(LEAST_WINDOW, self.chunk_size)
+        if self.window not in (0, "auto") and self.window < least:
+            raise RequestError(
+                f"window: found {self.window} with chunk_size {self.chunk_size}, wanted 0, auto, or at least {least} "
+                f"tokens: {LEAST_WINDOW}, and a chunk"
+            )
 
     @classmethod
     def preset(cls, name: str) -> "SpecPrefillConfig":
@@ -180,15 +201,21 @@ class SpecPrefillConfig:
         """Every setting by name, as JSON has it: lists for tuples. `from_dict` reads it back."""
         return {setting.name: _plain(getattr(self, setting.name)) for setting in fields(self)}
 
+    @property
+    def choice(self) -> "SpecPrefillConfig":
+        """With the guards as they are by default: equal for settings that choose the same tokens of a prompt."""
+        return replace(self, **{setting.name: setting.default for setting in fields(self) if setting.metadata["guard"]})
+
     def window_size(self, context: int) -> int:
         """Tokens of one window; 0 for the whole prompt.
 
-        "auto" is the fork's rule, 500 MiB / (draft_context x 32): 2000 at a context of 8192. Where draft_context is 0,
-        `context` stands for it: tokens that the draft's cache holds, at least 1.
+        "auto" is the fork's rule, 500 MiB / (draft_context x 32): 2000 at a context of 8192; at least LEAST_WINDOW and
+        a chunk. Where draft_context is 0, `context` stands for it: tokens that the draft's cache holds, at least 1.
         """
         if self.window != "auto":
             return self.window
-        return max(1, AUTO_WINDOW_BYTES // ((self.draft_context or context) * AUTO_WINDOW_BYTES_PER_WEIGHT))
+        size = AUTO_WINDOW_BYTES // ((self.draft_context or context) * AUTO_WINDOW_BYTES_PER_WEIGHT)
+        return max(size, LEAST_WINDOW, self.chunk_size)
 
 
 def _plain(value: object) -> object:
