@@ -23,6 +23,11 @@ def visible(text: str) -> str:
     return "".join(c if c in "\n\t" or c.isprintable() else _picture(c) for c in text)
 
 
+def one_line(message: object) -> str:
+    """A message without line breaks and terminal codes, which names of files in it may hold."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(message))
+
+
 def _picture(character: str) -> str:
     code = ord(character)
     if code < 0x20:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.e2e.conftest import COMMAND, DEMO, PATIENCE_S, ROOT, TINY, Outcome
 from tests.reference.fixtures import FIXTURES, model_path
+from vkprefill.display import visible
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.tokenizer import Tokenizer
 
@@ -80,6 +81,15 @@ def test_answer_on_a_terminal(gpu, stdout, tmp_path):
         assert outcome.out == DEMO[0]["answer"] + "\n"
 
 
+def test_control_characters_of_an_answer_on_a_terminal(cli, gpu):
+    """Made visible there, and left as they are in a pipe; noise of a random model has plenty."""
+    noise = ("-p", "x", "-n", "100", "--temp", "5", "--top-k", "0", "-s", "3", "-c", "256")
+    text = json.loads(cli(*tiny(*noise, "--json")).out)["text"]
+    assert visible(text) != text and cli(*tiny(*noise)).out == text + "\n"
+    shown = on_terminal(*tiny(*noise), stdout=True).err
+    assert visible(text).replace("\n", "\r\n") in shown and text.replace("\n", "\r\n") not in shown
+
+
 @pytest.mark.smoke
 def test_answer_of_the_built_in_model(cli, gpu):
     outcome = cli("generate", "-f", "-", "--no-specprefill", stdin=DEMO[0]["user"].encode())
@@ -136,6 +146,18 @@ def test_special_tokens_in_a_prompt_stay_text(cli, gpu):
     assert count["special"] == count["plain"]
     raw = json.loads(cli(*tiny("-p", end, "-n", "1", *GREEDY, "--json", "--raw", "-c", "256")).out)
     assert raw["timings"]["prompt_n"] == 1
+
+
+def test_texts_that_end_an_answer(cli, gpu):
+    """All of the answer before the first of them that comes, and what was held back for one that did not."""
+    whole = json.loads(cli(*tiny("-p", "hello", "-n", "24", *GREEDY, "--json")).out)["text"]
+    middle, rest = whole[len(whole) // 2 :][:3], "~" * 9
+    stopped = cli(*tiny("-p", "hello", "-n", "24", *GREEDY, "--json", "--stop", rest, "-r", middle))
+    result = json.loads(stopped.out)
+    assert (result["text"], result["finish_reason"]) == (whole[: whole.index(middle)], "stop")
+    assert cli(*tiny("-p", "hello", "-n", "24", *GREEDY, "--reverse-prompt", middle)).out == result["text"] + "\n"
+    held = cli(*tiny("-p", "hello", "-n", "24", *GREEDY, "--json", "--stop", whole[-1] + rest))
+    assert json.loads(held.out)["text"] == whole
 
 
 def test_verbose_names_the_kernels(cli, gpu):
@@ -251,7 +273,10 @@ SETTINGS = [
     (("--chat-template-kwargs", "[1]"), "--chat-template-kwargs: found list, wanted a JSON object"),
     (("--chat-template-kwargs", '{"messages": 5}'), "variable 'messages': cannot be set here"),
     (("--raw", "-sys", "x"), "--raw: there is no chat template"),
-    (("-sys", b"\xff"), "surrogate"),
+    (("-sys", b"a\xff"), r"command line: byte 0xFF in 'a\\udcff' is not UTF-8, the terminal's encoding"),
+    (("--chat-template-kwargs", b'{"a": "\xe9"}'), "byte 0xE9 in .* is not UTF-8, the terminal's encoding"),
+    (("--stop", b"\x80"), "byte 0x80 in .* is not UTF-8, the terminal's encoding"),
+    (("--stop", ""), "--stop: it is empty, wanted a text"),
 ]
 
 
@@ -267,13 +292,19 @@ def test_bad_settings_of_inspect(cli_here, args):
     assert_error(cli_here("inspect", "-m", TINY, *args), "^Error: -[cb]: .*, wanted 1 to|same type")
 
 
+@pytest.mark.parametrize("command", [("generate",), ("explain",), ("capture", "-o", "/dev/null")])
+def test_empty_prompts_are_refused_before_anything_is_loaded(cli, tmp_path, command):
+    """There is no such model, and it is not missed."""
+    (tmp_path / "empty.txt").touch()
+    for prompt, stdin in ((("-p", ""), b""), (("-f", "-"), b""), (("-f", tmp_path / "empty.txt"), b"x")):
+        assert_error(cli(*command, "-m", "none.gguf", *prompt, stdin=stdin), "prompt: it is empty")
+
+
 def test_bad_prompts(cli, gpu):
     limited = tiny("-c", "64", "-f", "-")
-    assert_error(cli(*limited, stdin=b""), "prompt: it is empty")
-    assert_error(cli(*tiny("-c", "64", "-p", "")), "prompt: it is empty")
     assert_error(cli(*limited, stdin=b"abc\xffdef"), "stdin: byte 3 is not UTF-8")
     assert_error(cli(*limited, stdin=b"word " * 100), "64")
-    assert_error(cli(*tiny("-c", "64", "-p", b"\xff")), "surrogate|UTF-8")
+    assert_error(cli(*tiny("-c", "64", "-p", b"\xff")), "byte 0xFF in .* is not UTF-8, the terminal's encoding")
 
 
 def test_bad_prompt_files(cli_here, tmp_path):
@@ -416,6 +447,35 @@ def test_interrupt_while_waiting_for_a_prompt():
     with process:
         write(process, b"a beginning")
         assert interrupt(process).endswith(b"interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["vkprefill.cli.commands", "numpy", "rich.console", "vkprefill.generation.session"])
+def test_interrupt_while_modules_are_imported(tmp_path, module):
+    """Ctrl-C as the import of a module begins, from its finder; pyproject.toml's entry and -m."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS.format(module=module))
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    entry = [sys.executable, "-c", "import sys; from vkprefill.cli.main import main; sys.exit(main())"]
+    for command in ([*entry, "devices"], [*COMMAND, "devices"]):
+        done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT)
+        assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
+
+
+INTERRUPTS = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def test_an_ignored_interrupt_stays_ignored():
+    """As under nohup, or behind & in a script."""
+    done = shell("trap '' INT; $V devices & kill -INT $!; wait $!")
+    assert done.code == 0 and "interrupted" not in done.err
 
 
 # -- chat ------------------------------------------------------------------------------------------------------------

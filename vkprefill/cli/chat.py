@@ -6,8 +6,8 @@ import argparse
 import sys
 from functools import partial
 
+from vkprefill.cli.answer import AnswerWriter, add_answer_options, stop_texts
 from vkprefill.cli.common import (
-    add_answer_options,
     add_draft_options,
     add_model_options,
     add_sampling_options,
@@ -21,8 +21,8 @@ from vkprefill.cli.common import (
     speeds,
     template_kwargs,
 )
+from vkprefill.display import one_line
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import GenerationResult
 from vkprefill.generation.session import Session
 
 HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
@@ -57,6 +57,7 @@ def read_line() -> str | None:
 
 def run(args: argparse.Namespace) -> int:
     sampling, limit, variables = sampling_config(args), max_tokens(args), template_kwargs(args)
+    stops = stop_texts(args)
     start = [{"role": "system", "content": args.system_prompt}] if args.system_prompt is not None else []
     messages = list(start)
     with open_pair(args) as (model, draft, spec):
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
                 notice("")
                 return 130
             except RequestError as error:
-                notice(f"Error: {error}")
+                notice(f"Error: {one_line(error)}")
                 continue
             if line is None or line.strip() == "/quit":
                 return 0
@@ -79,21 +80,20 @@ def run(args: argparse.Namespace) -> int:
             if not line.strip():
                 continue
             messages.append({"role": "user", "content": line})
-            result, interrupted = GenerationResult(), False
+            answer, interrupted = AnswerWriter(stops), False
             try:
                 stream = partial(
                     session.stream, messages, max_tokens=limit, sampling=sampling, template_kwargs=variables
                 )
-                for part in show_prefill(stream):
-                    result.add(part)
-                    print(part.text, end="", flush=True)
+                answer.write(show_prefill(stream))
             except KeyboardInterrupt:
                 interrupted = True
             except RequestError as error:
-                notice(f"Error: {error}")
+                notice(f"Error: {one_line(error)}")
                 messages.pop()
                 continue
             print(flush=True)
+            result = answer.result
             if interrupted and not result.text:
                 messages.pop()
                 notice("stopped; the question is forgotten")

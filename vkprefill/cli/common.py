@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from vkprefill.cli.specprefill_options import add_specprefill_options, specprefill_config
+from vkprefill.display import printable
 from vkprefill.engine.memory import KV_TYPES
 from vkprefill.engine.model import Model, PrefillProgress, load
 from vkprefill.errors import RequestError
@@ -33,6 +34,18 @@ def notice(text: str, end: str = "\n") -> None:
     if sys.stderr is not None:  # closed by the caller; print would take stdout
         with suppress(OSError):  # a full disk behind stderr must not cost the answer
             print(text, end=end, file=sys.stderr, flush=True)
+
+
+def terminal_text(text: str) -> str:
+    """The value of an option that is text for the model. Raises RequestError where its bytes were none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte, encoding = ord(text[error.start]) & 0xFF, sys.getfilesystemencoding().upper()
+        raise RequestError(
+            f"command line: byte 0x{byte:02X} in {printable(text)} is not {encoding}, the terminal's encoding"
+        ) from None
+    return text
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
@@ -93,21 +106,17 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-s", "--seed", type=int, metavar="N", help="seed; -1 or none for a new one each time")
 
 
-def add_answer_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-n",
-        "--n-predict",
-        type=int,
-        default=-1,
-        metavar="N",
-        help="at most N tokens; -1: until the end of the answer or the context",
-    )
-
-
 def add_template_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-sys", "--system-prompt", metavar="TEXT", help="system message before the conversation")
+    parser.add_argument(
+        "-sys",
+        "--system-prompt",
+        type=terminal_text,
+        metavar="TEXT",
+        help="system message before the conversation",
+    )
     parser.add_argument(
         "--chat-template-kwargs",
+        type=terminal_text,
         metavar="JSON",
         help="variables of the chat template, such as '{\"enable_thinking\": false}'",
     )

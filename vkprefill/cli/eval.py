@@ -24,6 +24,7 @@ from vkprefill.cli.common import (
     open_pair,
     progress_bar,
     template_kwargs,
+    terminal_text,
 )
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.specprefill_options import flag, specprefill_config
@@ -94,6 +95,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     )
     tasks.add_argument(
         "--instruction",
+        type=terminal_text,
         metavar="TEXT",
         help=f'follows each made question (default: "{INSTRUCTION}"; none for the built-in model)',
     )

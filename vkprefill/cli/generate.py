@@ -6,8 +6,8 @@ import argparse
 import json
 from functools import partial
 
+from vkprefill.cli.answer import AnswerWriter, add_answer_options, stop_texts
 from vkprefill.cli.common import (
-    add_answer_options,
     add_draft_options,
     add_model_options,
     add_sampling_options,
@@ -21,7 +21,7 @@ from vkprefill.cli.common import (
     template_kwargs,
 )
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text
-from vkprefill.generation.generate import GenerationResult, stream_generate
+from vkprefill.generation.generate import stream_generate
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         max_tokens(args),
         template_kwargs(args),
     )
-    result = GenerationResult()
+    answer = AnswerWriter(stop_texts(args), shown=not args.json)
     with open_pair(args, len(prompt.encode())) as (model, draft, spec):
         stream = partial(
             stream_generate,
@@ -62,10 +62,8 @@ def run(args: argparse.Namespace) -> int:
             system_prompt=args.system_prompt,
             template_kwargs=variables,
         )
-        for part in show_prefill(stream):
-            result.add(part)
-            if not args.json:
-                print(part.text, end="", flush=True)
+        answer.write(show_prefill(stream))
+    result = answer.result
     if args.json:
         print(json.dumps(result.as_dict(), ensure_ascii=False))
     else:

@@ -1,65 +1,13 @@
-"""The command line: subcommands, exit codes (0, 1 error, 2 usage, 130 interrupted), one line for each error."""
+"""The entry of the command line: nothing is imported before Ctrl-C is answered in one line."""
 
 from __future__ import annotations
 
-import argparse
-import logging
-import os
-import sys
-from importlib.metadata import version
-
-from vkprefill.cli import bench, capture, chat, devices, eval, explain, generate, inspect, serve
-from vkprefill.cli.common import notice
-from vkprefill.engine.memory import check_sizes
-from vkprefill.errors import VkPrefillError
-
-SUBCOMMANDS = (generate, chat, explain, capture, eval, bench, serve, inspect, devices)
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vkprefill", description="Run Qwen3.5 GGUF models on any Vulkan GPU.")
-    parser.add_argument("--version", action="version", version=f"vkprefill {version('vkprefill')}")
-    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in SUBCOMMANDS:
-        module.register(subcommands)
-    for subparser in subcommands.choices.values():
-        subparser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
-    return parser
+from vkprefill.cli.interrupt import leaving_at_once
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # of characters that the terminal's encoding lacks
-    args = build_parser().parse_args(argv)
-    logging.basicConfig(
-        stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING
-    )
-    if sys.stdout is None:
-        notice("Error: stdout: it is closed")
-        return 1
-    try:
-        if "ctx_size" in args:
-            check_sizes(args.ctx_size, args.batch_size, ("-c", "-b"))
-        code = args.run(args)
-        sys.stdout.flush()
-        return code
-    except VkPrefillError as error:
-        notice(f"Error: {one_line(error)}")
-        return 1
-    except KeyboardInterrupt:
-        notice("interrupted")
-        return 130
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        # What is still buffered goes nowhere, without a second error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # the reader of stdout has left: no news to it
-            notice(f"Error: stdout: cannot be written: {error.strerror}")
-        return 1
+    with leaving_at_once():
+        from vkprefill.cli.commands import run
 
-
-def one_line(error: Exception) -> str:
-    """The message without line breaks and terminal codes, which names of files may hold."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))
+    return run(argv)

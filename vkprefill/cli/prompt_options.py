@@ -6,11 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from vkprefill.cli.common import add_template_options, template_kwargs
+from vkprefill.cli.common import add_template_options, template_kwargs, terminal_text
 from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import encode_prompt
-from vkprefill.text.tokenizer import checked_text
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
@@ -18,17 +17,26 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     add_template_options(parser)
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument(
-        "-p", "--prompt", metavar="TEXT", help="the prompt: one user message through the file's chat template"
+        "-p",
+        "--prompt",
+        type=terminal_text,
+        metavar="TEXT",
+        help="the prompt: one user message through the file's chat template",
     )
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file; - for stdin")
     parser.add_argument("--raw", action="store_true", help="take the prompt as it stands, without the chat template")
 
 
 def prompt_text(args: argparse.Namespace) -> str:
-    """The prompt of the options. Raises RequestError where it cannot be read, or options contradict each other."""
+    """The prompt of the options. Raises RequestError where it is empty or cannot be read, or options contradict each
+    other.
+    """
     if args.raw and (args.system_prompt is not None or template_kwargs(args)):
         raise RequestError("--raw: there is no chat template to give -sys or --chat-template-kwargs to")
-    return _read_prompt(args)
+    text = _read_prompt(args)
+    if not text:
+        raise RequestError("prompt: it is empty, wanted at least one token")
+    return text
 
 
 def prompt_tokens(args: argparse.Namespace, model: Model, text: str) -> list[int]:
@@ -42,7 +50,7 @@ def prompt_tokens(args: argparse.Namespace, model: Model, text: str) -> list[int
 def _read_prompt(args: argparse.Namespace) -> str:
     """The prompt of the options. Raises RequestError for a file that cannot be read or is not UTF-8."""
     if args.prompt is not None:
-        return checked_text(args.prompt)
+        return args.prompt
     if args.file is None:
         args.parser.error("a prompt is needed: -p TEXT, -f FILE, or -f - for stdin")
     try:

@@ -1,0 +1,62 @@
+"""The subcommands, exit codes (0, 1 error, 2 usage, 130 interrupted), one line for each error."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from importlib.metadata import version
+
+from vkprefill.cli import bench, capture, chat, devices, eval, explain, generate, inspect, serve
+from vkprefill.cli.common import notice
+from vkprefill.cli.interrupt import INTERRUPTED
+from vkprefill.display import one_line
+from vkprefill.engine.memory import check_sizes
+from vkprefill.errors import VkPrefillError
+
+SUBCOMMANDS = (generate, chat, explain, capture, eval, bench, serve, inspect, devices)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="vkprefill", description="Run Qwen3.5 GGUF models on any Vulkan GPU.")
+    parser.add_argument("--version", action="version", version=f"vkprefill {version('vkprefill')}")
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in SUBCOMMANDS:
+        module.register(subcommands)
+    for subparser in subcommands.choices.values():
+        subparser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
+    return parser
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")  # of characters that the terminal's encoding lacks
+        args = build_parser().parse_args(argv)
+        logging.basicConfig(
+            stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING
+        )
+        if sys.stdout is None:
+            notice("Error: stdout: it is closed")
+            return 1
+        if "ctx_size" in args:
+            check_sizes(args.ctx_size, args.batch_size, ("-c", "-b"))
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
+    except VkPrefillError as error:
+        notice(f"Error: {one_line(error)}")
+        return 1
+    except KeyboardInterrupt:
+        notice("interrupted")
+        return INTERRUPTED
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # What is still buffered goes nowhere, without a second error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # the reader of stdout has left: no news to it
+            notice(f"Error: stdout: cannot be written: {error.strerror}")
+        return 1
