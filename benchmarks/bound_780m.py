@@ -251,8 +251,8 @@ def tables() -> str:
         types = {spec.name: tensor_type(spec, MIX, config) for spec in tensor_specs(config)}
         model = load_recording(shape, types.__getitem__, KV_TYPE, set())
         for name, program, num_tokens in (
-            (f"prefill of {CHUNK} tokens", model.prefill_program, CHUNK),
-            ("step of decode", model.forward.record_trunk("decode", 1, with_head=True), 1),
+            (f"prefill of {CHUNK} tokens", model.runner.prefill_program, CHUNK),
+            ("step of decode", model.runner.forward.record_trunk("decode", 1, with_head=True), 1),
         ):
             launches, attended = num_launches(program.recorded) * LAUNCH_S, []
             for depth in DEPTHS:

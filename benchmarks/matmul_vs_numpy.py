@@ -30,7 +30,7 @@ from tools.make_model import random_blocks
 from vkprefill.benchmark.kernels import clock_of, second_of
 from vkprefill.benchmark.record import Figure, Record, about, describe, markdown_table, number
 from vkprefill.engine import kernels
-from vkprefill.engine.memory import STEP_WORDS
+from vkprefill.engine.step import STEP_WORDS
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.errors import VkPrefillError
 from vkprefill.gguf.quants import layout_of, pack_rows, packed_row_bytes

@@ -28,6 +28,7 @@ import numpy as np
 import vkprefill
 from vkprefill.benchmark.record import Figure, Record, about, markdown_table
 from vkprefill.benchmark.start import CACHE_VARIABLES, resident_bytes
+from vkprefill.engine.runner import Best
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.probe import choose
@@ -95,10 +96,10 @@ def model_memory(path: Path, context: int) -> tuple[int, int, int, list[list[Dis
             before = resident_bytes()
 
     with noted_dispatches() as noted, vkprefill.load(path, max_context=context, progress=note_opening) as model:
-        model.device.clear(model.pool.buffers())
+        model.device.clear(model.runner.pool.buffers())
         cache = model.new_cache()
-        model.prefill_candidates([1], cache, 1)
-        model.decode_candidates(1, cache, 1)
+        model.prefill_candidates([1], cache, Best(1))
+        model.decode_candidates(1, cache, Best(1))
         cache.close()
         grown = resident_bytes() - before
         return model.memory.total, model.device.allocated.total(), grown, list(noted.values())

@@ -40,8 +40,9 @@ from vkprefill.benchmark.kernels import ceiling_programs
 from vkprefill.engine import model as model_module
 from vkprefill.engine import weights
 from vkprefill.engine.capture import AttentionCapture
-from vkprefill.engine.memory import KV_TYPES, MAX_CANDIDATES
 from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best
+from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS, Layout
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -159,15 +160,15 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
     model = load_recording(shape, lambda name: weight_type, kv_type, seen)
     cache = model.new_cache()
-    model.prefill_candidates([1, 2], cache, MAX_CANDIDATES)
+    model.prefill_candidates([1, 2], cache, Best(MAX_CANDIDATES))
     cache.snapshot().free()
-    model.decode_candidates(3, cache, MAX_CANDIDATES)
+    model.decode_candidates(3, cache, Best(MAX_CANDIDATES))
     model.prefill([4, 5], cache=cache, capture=AttentionCapture())
     model.decode(6, cache, capture=AttentionCapture())
     model.logits([1, 2])
     for options in ({}, {"tail_queries": 8}):  # with and without look-ahead
         Scorer(model).score(range(100), SpecPrefillConfig(**options))
-    ceiling_programs(model.device, model.scratch["x"], model.scratch["h"])
+    ceiling_programs(model.device, model.runner.scratch.x, model.runner.scratch.h)
     return seen
 
 

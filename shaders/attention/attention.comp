@@ -193,7 +193,7 @@ void main() {
         const float total = row_stat[r].y;
         const uint o = gl_WorkGroupID.z * num_tokens * H * D4 + q0 + row_q[r];
         [[unroll]] for (uint c = 0; c < DV; c++)
-            if (lane + c * LOCAL_SIZE < D4) y[o + lane + c * LOCAL_SIZE] = total > 0.0 ? acc[r * DV + c] / (total * SCALE) : vec4(0.0);
+            if (lane + c * LOCAL_SIZE < D4) y[o + lane + c * LOCAL_SIZE] = total == 0.0 ? vec4(0.0) : acc[r * DV + c] / (total * SCALE);  // NaN stays
         if (SPLITS > 1u && lane == 0u) part[o / D4] = row_stat[r];
     }
 }

@@ -10,8 +10,9 @@ import pytest
 import vkprefill
 from tests.reference.fixtures import model_path
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.memory import PAGE
 from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best
+from vkprefill.engine.sizes import PAGE
 
 NEXT = (5, 77, 130)  # tokens decoded to compare what follows
 
@@ -33,11 +34,11 @@ def fresh_continuation(model: Model, token_ids: list[int]) -> np.ndarray:
 @pytest.fixture
 def model(tiny):
     """The shared model; the test must leave no memory in use that was not before."""
-    before, free = Counter(tiny.device.allocated), len(tiny.pool.free_pages)
+    before, free = Counter(tiny.device.allocated), len(tiny.runner.pool.free_pages)
     yield tiny
     gc.collect()
     assert +Counter(tiny.device.allocated) == +before
-    assert len(tiny.pool.free_pages) == free
+    assert len(tiny.runner.pool.free_pages) == free
 
 
 @pytest.fixture
@@ -171,12 +172,12 @@ def test_pages_come_and_go(small, prompt):
     assert cache.pages == [0]
     snapshot = cache.snapshot()
     model.decode(1, cache)
-    assert cache.pages == [0, 1] and model.pool.free_pages == []
+    assert cache.pages == [0, 1] and model.runner.pool.free_pages == []
     cache.restore(snapshot)
-    assert cache.pages == [0] and model.pool.free_pages == [1]
+    assert cache.pages == [0] and model.runner.pool.free_pages == [1]
     del snapshot
     cache.reset()
-    assert model.pool.free_pages == [0, 1]
+    assert model.runner.pool.free_pages == [0, 1]
 
 
 def test_pool_used_up(small, prompt):
@@ -200,7 +201,7 @@ def test_dropped_cache_gives_its_pages_back(small, prompt):
     model.prefill(prompt, cache=cache)
     del cache
     gc.collect()
-    assert model.pool.free_pages == [0, 1]
+    assert model.runner.pool.free_pages == [0, 1]
 
 
 def test_context_overflow(model, prompt):
@@ -248,10 +249,10 @@ def test_interrupt_after_the_last_layer_leaves_no_trace(model, cache, prompt, mo
 
     for call in (
         lambda: model.prefill(prompt[20:30], cache=cache),
-        lambda: model.prefill_candidates(prompt[:9], cache, 1),
+        lambda: model.prefill_candidates(prompt[:9], cache, Best(1)),
     ):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(model._head_program, "run", stop)
+            patch.setattr(model.runner.head_program, "run", stop)
             call()
     assert np.array_equal(continuation(model, cache), want)
 
@@ -265,7 +266,7 @@ def test_second_interrupt_while_going_back(model, cache, prompt, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(model.pool, "load_state", stop)
+        patch.setattr(model.runner.pool, "load_state", stop)
         model.prefill(prompt[20:], cache=cache, progress=stop)
     with pytest.raises(vkprefill.RequestError, match="interrupted; reset it or restore"):
         model.decode(1, cache)
@@ -283,7 +284,7 @@ def test_interrupt_while_a_state_is_swapped_in(model, cache, prompt, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(model.pool, "load_state", stop)
+        patch.setattr(model.runner.pool, "load_state", stop)
         model.decode(1, cache)
     assert np.array_equal(continuation(model, cache), want)
     assert np.array_equal(continuation(model, other), fresh_continuation(model, prompt[:30]))
@@ -294,14 +295,14 @@ def test_interrupt_while_a_state_is_swapped_in(model, cache, prompt, monkeypatch
 def test_interrupted_decode_breaks_the_cache(model, cache, prompt, monkeypatch, way_out):
     model.extend(prompt[:20], cache)
     snapshot = cache.snapshot()
-    run = model._decode_program.run
+    run = model.runner.decode_program.run
 
     def stop() -> None:
         run()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(model._decode_program, "run", stop)
+        patch.setattr(model.runner.decode_program, "run", stop)
         model.decode(1, cache)
     for use in (lambda: model.decode(1, cache), lambda: model.prefill([1], cache=cache), cache.snapshot):
         with pytest.raises(vkprefill.RequestError, match="interrupted; reset it or restore a snapshot"):
@@ -347,7 +348,7 @@ def test_closed_model_says_so(prompt):
         lambda: model.prefill(prompt[:5]),
         lambda: model.decode(1, cache),
         lambda: model.logits([1]),
-        lambda: model.mark_seen([1]),
+        lambda: model.decode_candidates(1, cache, Best(1)),
         cache.snapshot,
         lambda: cache.restore(snapshot),
     ):

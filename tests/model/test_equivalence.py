@@ -6,7 +6,8 @@ import pytest
 import vkprefill
 from tests.reference.fixtures import model_path, rms
 from tests.shaders.run_kernel import PROFILES
-from vkprefill.engine.memory import MAX_CANDIDATES
+from vkprefill.engine.runner import Best
+from vkprefill.engine.sizes import MAX_CANDIDATES
 
 SAME = 1e-4  # of the RMS of the logits: sums in another order. Measured: 1e-5
 
@@ -109,14 +110,14 @@ def test_without_positions_a_call_goes_on_where_the_cache_ended(model, prompt):
 def test_candidates_equal_numpy(model, prompt, count):
     caches = model.new_cache(), model.new_cache()
     full = model.prefill(prompt[:30], cache=caches[0])
-    got = model.prefill_candidates(prompt[:30], caches[1], count)
+    got = model.prefill_candidates(prompt[:30], caches[1], Best(count))
     for _ in range(3):
         order = np.lexsort((np.arange(len(full)), -full))[:count]
         assert got[0].tolist() == order.tolist()
         assert np.array_equal(got[1], full[order])
         token_id = int(got[0][0])
         full = model.decode(token_id, caches[0])
-        got = model.decode_candidates(token_id, caches[1], count)
+        got = model.decode_candidates(token_id, caches[1], Best(count))
     for cache in caches:
         cache.close()
 
@@ -125,14 +126,12 @@ def test_candidates_with_a_penalty(model, prompt):
     cache, penalty = model.new_cache(), 1.5
     full = model.prefill(prompt[:30])
     seen = np.argsort(-full)[:3].tolist() + [0, 31, 32, model.config.vocab_size - 1]
-    model.mark_seen(seen)
-    ids, logits = model.prefill_candidates(prompt[:30], cache, 20, penalty=penalty)
+    ids, logits = model.prefill_candidates(prompt[:30], cache, Best(20, penalty, seen))
     full[seen] -= np.float32(penalty)
     order = np.lexsort((np.arange(len(full)), -full))[:20]
     assert ids.tolist() == order.tolist() and np.array_equal(logits, full[order])
-    model.mark_seen([])
     cache.reset()
-    _, best = model.prefill_candidates(prompt[:30], cache, 1, penalty=penalty)
+    _, best = model.prefill_candidates(prompt[:30], cache, Best(1, penalty))
     assert best == model.prefill(prompt[:30]).max()
     cache.close()
 

@@ -11,7 +11,8 @@ import pytest
 
 import vkprefill
 from tests.reference.fixtures import model_path
-from vkprefill.engine.memory import MAX_CANDIDATES
+from vkprefill.engine.runner import Best
+from vkprefill.engine.sizes import MAX_CANDIDATES
 from vkprefill.vulkan import device
 from vkprefill.vulkan import shaders as spirv
 
@@ -88,7 +89,10 @@ def test_positions_must_follow_the_cache(tiny):
 @pytest.mark.parametrize("count", (0, -1, MAX_CANDIDATES + 1))
 def test_bad_number_of_candidates(tiny, count):
     cache = tiny.new_cache()
-    for call in (lambda: tiny.prefill_candidates([1], cache, count), lambda: tiny.decode_candidates(1, cache, count)):
+    for call in (
+        lambda: tiny.prefill_candidates([1], cache, Best(count)),
+        lambda: tiny.decode_candidates(1, cache, Best(count)),
+    ):
         with pytest.raises(vkprefill.RequestError, match="num_candidates"):
             call()
     assert len(cache) == 0
@@ -97,8 +101,13 @@ def test_bad_number_of_candidates(tiny, count):
 
 @pytest.mark.parametrize("tokens", ([320], [-1], ["a"]))
 def test_bad_seen_tokens(tiny, tokens):
-    with pytest.raises(vkprefill.RequestError, match="token_ids"):
-        tiny.mark_seen(tokens)
+    cache, best = tiny.new_cache(), Best(1, 0.5, tokens)
+    for call in (lambda: tiny.prefill_candidates([1], cache, best), lambda: tiny.decode_candidates(1, cache, best)):
+        with pytest.raises(vkprefill.RequestError, match="token_ids"):
+            call()
+    assert len(cache) == 0
+    assert tiny.decode_candidates(1, cache, Best(1))[0].shape == (1,)
+    cache.close()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +190,7 @@ def test_lost_device(prompt):
         cache, idle = model.new_cache(), model.new_cache()
         model.extend(prompt[:10], cache)
         snapshot = cache.snapshot()
-        model._decode_program._sequences[:] = [types.SimpleNamespace(eval=lose, record=lambda _: None)]
+        model.runner.decode_program._sequences[:] = [types.SimpleNamespace(eval=lose, record=lambda _: None)]
         with pytest.raises(vkprefill.DeviceError, match="lost or failed: VK_ERROR_DEVICE_LOST"):
             model.decode(1, cache)
         assert cache.broken and model.device.lost
@@ -211,7 +220,7 @@ def test_device_lost_in_a_prefill(prompt):
     with vkprefill.load(model_path("tiny-a-f32"), max_context=512) as model:
         cache = model.new_cache()
         model.extend(prompt[:10], cache)
-        model.prefill_program._sequences[-1:] = [types.SimpleNamespace(eval=lose, record=lambda _: None)]
+        model.runner.prefill_program._sequences[-1:] = [types.SimpleNamespace(eval=lose, record=lambda _: None)]
         with pytest.raises(vkprefill.DeviceError, match="lost or failed"):
             model.prefill(prompt[10:20], cache=cache)
         with pytest.raises(vkprefill.VkPrefillError):
@@ -221,14 +230,14 @@ def test_device_lost_in_a_prefill(prompt):
 def test_logits_that_are_not_finite(tiny, prompt, monkeypatch):
     cache = tiny.new_cache()
     tiny.extend(prompt[:20], cache)
-    head = tiny._head_program.run
+    head = tiny.runner.head_program.run
 
     def poisoned() -> None:
         head()
-        tiny.scratch["logits"].view()[3] = np.nan
+        tiny.runner.scratch.logits.view()[3] = np.nan
 
     with monkeypatch.context() as patch, pytest.raises(vkprefill.VkPrefillError, match="NaN or infinity"):
-        patch.setattr(tiny._head_program, "run", poisoned)
+        patch.setattr(tiny.runner.head_program, "run", poisoned)
         tiny.prefill(prompt[20:30], cache=cache)
     assert len(cache) == 20
     cache.close()

@@ -38,12 +38,12 @@ def outcomes(
     model: Model, draft: Model | None, tasks: list[Task], methods: list[str], budgets: list[Budget], variants=(BASE,)
 ) -> list[Outcome]:
     """All of a run; what it took is given back."""
-    before, free = Counter(model.device.allocated), len(model.pool.free_pages)
+    before, free = Counter(model.device.allocated), len(model.runner.pool.free_pages)
     evaluation = Evaluation(model, draft, methods, budgets, variants, max_tokens=12)
     found = list(evaluation.run(tasks))
     assert len(found) == evaluation.runs_per_task * len(tasks)
     evaluation.close()
-    assert +Counter(model.device.allocated) == +before and len(model.pool.free_pages) == free
+    assert +Counter(model.device.allocated) == +before and len(model.runner.pool.free_pages) == free
     return found
 
 
@@ -140,8 +140,8 @@ def test_bad_rows(tiny, rows):
 def test_no_room_for_a_copy(tiny):
     cache = tiny.new_cache()
     tiny.extend([1] * 1300, cache)
-    before, free = Counter(tiny.device.allocated), len(tiny.pool.free_pages)
+    before, free = Counter(tiny.device.allocated), len(tiny.runner.pool.free_pages)
     with pytest.raises(vkprefill.OutOfMemoryError, match="KV cache"):
         cache.copy_rows(range(1300))
-    assert len(tiny.pool.free_pages) == free and +Counter(tiny.device.allocated) == +before
+    assert len(tiny.runner.pool.free_pages) == free and +Counter(tiny.device.allocated) == +before
     cache.close()

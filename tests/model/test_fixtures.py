@@ -16,8 +16,8 @@ from tests.reference.fixtures import (
 )
 from tests.reference.forward import KVState, ReferenceModel
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.memory import PAGE
 from vkprefill.engine.model import Model
+from vkprefill.engine.sizes import PAGE
 
 F16_LOGITS, F16_MARGIN = (
     1e-2,
@@ -70,7 +70,7 @@ def test_last_logits_states_and_hidden_states(load_model, name, case_name):
     last_layer = f"l_out-{model.config.num_hidden_layers - 1}"
     stored = case.arrays[last_layer][-1]
     rows = case.calls[-1] % model.prefill_chunk or model.prefill_chunk
-    hidden = model.scratch["x"].read()[rows - 1]
+    hidden = model.runner.scratch.x.read()[rows - 1]
     assert_close(hidden, stored, INTERMEDIATE * rms(stored), last_layer)
 
     for layer in model.config.linear_layers:

@@ -191,12 +191,12 @@ def test_special_tokens_in_a_prompt_stay_text(built_in):
 
 
 def test_stopping_early_frees_the_cache(tiny):
-    free = len(tiny.pool.free_pages)
+    free = len(tiny.runner.pool.free_pages)
     stream = vkprefill.stream_generate(tiny, "some text", max_tokens=50, sampling=GREEDY)
     next(stream)
-    assert len(tiny.pool.free_pages) == free - 1
+    assert len(tiny.runner.pool.free_pages) == free - 1
     stream.close()
-    assert len(tiny.pool.free_pages) == free
+    assert len(tiny.runner.pool.free_pages) == free
 
 
 def test_result_as_dict(tiny):

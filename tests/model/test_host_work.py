@@ -11,6 +11,7 @@ import pytest
 import vkprefill
 from tools.make_model import make_config, make_model
 from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best
 
 CHUNK = 8
 
@@ -56,9 +57,9 @@ def counts_of_a_step(model: Model, what: str) -> Counter[str]:
 
     def step() -> None:
         if what == "decode":
-            model.decode_candidates(1, cache, 4)
+            model.decode_candidates(1, cache, Best(4))
         else:
-            model.prefill_candidates([1] * (3 * CHUNK - 1), cache, 4)
+            model.prefill_candidates([1] * (3 * CHUNK - 1), cache, Best(4))
 
     for _ in range(2):  # what is done once only, or differs on the empty cache
         step()
@@ -68,7 +69,7 @@ def counts_of_a_step(model: Model, what: str) -> Counter[str]:
     if what == "decode":
         assert calls["eval"] == 1
     else:  # each chunk in submissions of bounded work, of which more layers take more; then the undo copy and the head
-        chunks = 3 * model.prefill_program.num_submissions
+        chunks = 3 * model.runner.prefill_program.num_submissions
         assert (calls.pop("eval"), calls.pop("between")) == (chunks + 2, chunks)
     return calls
 

@@ -13,11 +13,13 @@ from benchmarks.memory import driver_memory, in_new_process, model_memory
 from tests.model.conftest import BUILT_IN
 from tests.reference.fixtures import FIXTURES, model_path
 from vkprefill.engine.memory import memory_bill
+from vkprefill.engine.sizes import Sizes
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.probe import choose
+from vkprefill.vulkan.profiles import LARGEST
 
 
 def bill_of_allocations(model: vkprefill.Model) -> dict[str, int]:
@@ -60,7 +62,7 @@ def test_activations_start_as_zeros(monkeypatch):
     original = Device.clear
     monkeypatch.setattr(Device, "clear", clear)
     with vkprefill.load(model_path("tiny-c-q4km"), max_context=256) as model:
-        assert cleared == list(model.scratch.values())
+        assert cleared == list(model.runner.scratch.buffers())
         assert not any(buffer.read().any() for buffer in cleared)
 
 
@@ -79,8 +81,8 @@ def test_bill_grows_with_what_it_depends_on(name):
     config = ModelConfig.from_gguf(file)
 
     def bill(**changes: object):
-        settings = {"max_context": 512, "kv_type": "f16", "prefill_chunk": 64, "attention_splits": 4, **changes}
-        return memory_bill(file, config, **settings)
+        settings = {"max_context": 512, "kv_type": "f16", "prefill_chunk": 64, **changes}
+        return memory_bill(file, Sizes(config, LARGEST, **settings))
 
     first = bill()
     longer, wider, more = bill(max_context=1024), bill(kv_type="f32"), bill(prefill_chunk=128)

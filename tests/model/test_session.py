@@ -20,12 +20,12 @@ def fresh(model, messages) -> list[int]:
 
 @pytest.fixture
 def session(built_in):
-    before = built_in.device.allocated.total(), len(built_in.pool.free_pages)
+    before = built_in.device.allocated.total(), len(built_in.runner.pool.free_pages)
     made = Session(built_in)
     yield made
     made.close()
     made.close()
-    assert (built_in.device.allocated.total(), len(built_in.pool.free_pages)) == before
+    assert (built_in.device.allocated.total(), len(built_in.runner.pool.free_pages)) == before
 
 
 def ask(session, messages, question) -> vkprefill.GenerationResult:
@@ -79,7 +79,7 @@ def test_interrupted_turn(session, monkeypatch, when):
         if when == "prefill":
             session.generate(turn, max_tokens=LIMIT, sampling=GREEDY, progress=stop)
         if when == "decode":
-            patch.setattr(session.model._decode_program, "run", stop)
+            patch.setattr(session.model.runner.decode_program, "run", stop)
         for _ in session.stream(turn, max_tokens=LIMIT, sampling=GREEDY):
             if when == "answer":
                 raise KeyboardInterrupt

@@ -60,7 +60,7 @@ def test_snapshots_that_cannot_be_copied(tiny):
         with pytest.raises(RequestError, match="snapshot: not one of the other cache"):
             tiny.new_cache().start_from(other, snapshot)
     hog = tiny.new_cache()
-    tiny.extend([1] * (len(tiny.pool.free_pages) * 256), hog)
+    tiny.extend([1] * (len(tiny.runner.pool.free_pages) * 256), hog)
     with pytest.raises(OutOfMemoryError):
         second.start_from(first, own)
     for cache in (first, second, hog):

@@ -246,9 +246,9 @@ def test_bad_cached_n(pair, prompt, cached_n):
 
 def test_dry_run(pair, prompt):
     """score does no work of the target, and chooses what prefill chooses."""
-    pages = len(pair.target.pool.free_pages)
+    pages = len(pair.target.runner.pool.free_pages)
     scored = pair.score(prompt)
-    assert len(pair.target.pool.free_pages) == pages
+    assert len(pair.target.runner.pool.free_pages) == pages
     assert scored.importance.shape == (300,) and scored.chunk_scores.shape == (10,)
     assert scored.kept.dtype == np.int32 and (np.diff(scored.kept) > 0).all()
     out = pair.prefill(prompt)
@@ -367,8 +367,8 @@ def meters(pair, monkeypatch):
     for method in ("prefilled", "decoded"):
         monkeypatch.setattr(SpeedMeter, method, lambda *_: None)
     for model in (pair.target, pair.draft):
-        monkeypatch.setattr(model, "meter", SpeedMeter())
-    return pair.target.meter, pair.draft.meter
+        monkeypatch.setattr(model.runner, "meter", SpeedMeter())
+    return pair.target.runner.meter, pair.draft.runner.meter
 
 
 @pytest.fixture
@@ -457,7 +457,7 @@ def test_calibration_is_measured_once_and_stored(pair, prompt, meters, cache_hom
     measured = []
     monkeypatch.setattr(calibration, "_measure", lambda model: measured.append(model) or calibration.Speed(10.0, 10.0))
     for model in (pair.target, pair.draft):
-        monkeypatch.setattr(model, "meter", SpeedMeter())
+        monkeypatch.setattr(model.runner, "meter", SpeedMeter())
         assert calibration.speed_of(model).prefill == stored[calibration._key(model)]["prefill"]
     assert not measured
     changed = replace(pair.draft.device.info, driver="another driver")
@@ -586,14 +586,14 @@ def test_interrupted_target_prefill(pair, prompt, monkeypatch, own):
     """No pages are lost, the caller's cache is empty again, and the next request is the same bits."""
     want = pair.prefill(prompt)
     want.cache.close()
-    cache, pages = None if own else pair.target.new_cache(), len(pair.target.pool.free_pages)
+    cache, pages = None if own else pair.target.new_cache(), len(pair.target.runner.pool.free_pages)
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         pair.prefill(prompt, cache, progress=stop)
-    assert len(pair.target.pool.free_pages) == pages and (own or len(cache) == 0)
+    assert len(pair.target.runner.pool.free_pages) == pages and (own or len(cache) == 0)
     out = pair.prefill(prompt, cache)
     assert np.array_equal(out.logits, want.logits)
     out.cache.close()
@@ -601,10 +601,10 @@ def test_interrupted_target_prefill(pair, prompt, monkeypatch, own):
 
 @pytest.mark.parametrize("prompt", [[], [320], [-1]])
 def test_bad_prompts(pair, prompt):
-    pages = len(pair.target.pool.free_pages)
+    pages = len(pair.target.runner.pool.free_pages)
     with pytest.raises(vkprefill.RequestError):
         pair.prefill(prompt)
-    assert len(pair.target.pool.free_pages) == pages
+    assert len(pair.target.runner.pool.free_pages) == pages
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 33])

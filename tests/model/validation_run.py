@@ -14,6 +14,7 @@ import numpy as np
 
 import vkprefill
 from vkprefill.engine.capture import AttentionCapture
+from vkprefill.engine.runner import Best
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.device import Device
@@ -46,11 +47,10 @@ def main() -> None:
         ids = np.arange(65) * 7 % model.config.vocab_size
         cache = model.new_cache()
         model.prefill(ids[:40], cache=cache)
-        best, _ = model.prefill_candidates(ids[40:], cache, CANDIDATES)
+        best, _ = model.prefill_candidates(ids[40:], cache, Best(CANDIDATES))
         snapshot = cache.snapshot()
         for _ in range(10):
-            model.mark_seen([int(best[0])])
-            best, _ = model.decode_candidates(int(best[0]), cache, CANDIDATES, penalty=0.5)
+            best, _ = model.decode_candidates(int(best[0]), cache, Best(CANDIDATES, 0.5, [int(best[0])]))
         cache.restore(snapshot)
         other = model.new_cache()
         model.prefill(ids[:3], cache=other)
@@ -61,7 +61,7 @@ def main() -> None:
         scorer = Scorer(model)
         for options in ({"lookahead": 2}, {"tail_queries": 8}):
             scorer.score(ids, SpecPrefillConfig(**options))
-        program = model._decode_program
+        program = model.runner.decode_program
         assert any("attention_merge" in label for label in program.labels) == (arguments.splits > 1)
         print("decode submissions:", program.num_submissions)
     print("finished")

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from vkprefill.engine.memory import ROW_TILE, STEP_WORDS
+from vkprefill.engine.sizes import ROW_TILE
+from vkprefill.engine.step import STEP_WORDS
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows
 from vkprefill.vulkan import profiles

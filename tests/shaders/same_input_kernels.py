@@ -15,7 +15,7 @@ from tests.reference.forward import ReferenceModel
 from tests.shaders.run_kernel import KernelRun, check
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
-from vkprefill.engine.memory import PAGE
+from vkprefill.engine.sizes import PAGE
 from vkprefill.vulkan.device import Device
 
 Kernel = Callable[..., np.ndarray]

@@ -8,7 +8,7 @@ from tests.shaders.run_kernel import FOREIGN, PROFILES, REDUCTION, KernelRun, ch
 from tests.shaders.same_input_kernels import check_on_llama_cpp
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
-from vkprefill.engine.memory import PAGE
+from vkprefill.engine.sizes import PAGE
 
 
 def pack_cache(rows: np.ndarray, pages: np.ndarray, pool: int, kv_type: str, keys: bool) -> np.ndarray:
@@ -25,14 +25,21 @@ def pack_cache(rows: np.ndarray, pages: np.ndarray, pool: int, kv_type: str, key
     return np.ascontiguousarray(content).reshape(pool, -1).view(np.uint32)
 
 
-def attend(device, tokens, cache_len, heads, kv_heads, dim, kv_type, *, num_rows=None, sharpness=1.0, seed=0):
-    """-> outputs [T, H, Dh] of the kernel and of the reference; pages out of order in a pool with one too many."""
+def attend(
+    device, tokens, cache_len, heads, kv_heads, dim, kv_type, *, num_rows=None, sharpness=1.0, seed=0, spoil=None
+):
+    """-> outputs [T, H, Dh] of the kernel and of the reference; pages out of order in a pool with one too many.
+
+    spoil(q, k, v): changes the inputs in place.
+    """
     rng, slots = np.random.default_rng([seed, tokens, cache_len, dim]), cache_len + tokens
     used = -(-slots // PAGE)
     pages = rng.permutation(used + 1)[:used].astype(np.uint32)
     q = (rng.standard_normal((tokens, heads, dim)) * sharpness).astype(np.float32)
     dtype = np.float16 if kv_type == "f16" else np.float32
     k, v = (rng.standard_normal((slots, kv_heads, dim)).astype(dtype) for _ in range(2))
+    if spoil:
+        spoil(q, k, v)
     run = KernelRun(device, tokens, num_rows, cache_len=cache_len)
     table = np.full(used + 2, FOREIGN, np.uint32)
     table[:used] = pages
@@ -178,3 +185,31 @@ def test_flat_and_sharp_softmax(device, tokens, sharpness):
 @pytest.mark.smoke
 def test_llama_cpp(device):
     check_on_llama_cpp(device, "attn_pregate")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("tokens", "cache_len"), [(9, 250), (1, 300)])
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+def test_nan_reaches_the_rows_that_see_it_and_no_others(device, profile, tokens, cache_len, where):
+    heads, kv_heads, dim, token = 4, 2, 64, tokens // 2
+
+    def spoil(q, k, v):
+        if where == "query":
+            q[token, 1, 5] = np.nan
+        else:
+            (k if where == "key" else v)[cache_len + token, 0, 5] = np.nan
+
+    with using_profile(device, profile):
+        right, _ = attend(device, tokens, cache_len, heads, kv_heads, dim, "f16")
+        y, _ = attend(device, tokens, cache_len, heads, kv_heads, dim, "f16", spoil=spoil)
+    nan = np.isnan(y)
+    if where == "query":
+        assert nan[token, 1].all()
+        nan[token, 1] = False
+    elif where == "key":
+        assert nan[token:, :2].all()  # the heads that read KV head 0
+        nan[token:, :2] = False
+    else:  # probabilities of keys that a row does not see are 0, and 0 times NaN is NaN: earlier rows may have it too
+        assert nan[token:, :2, 5].all()
+        nan[:, :2, 5] = False
+    assert not nan.any() and np.array_equal(y[~np.isnan(y)], right[~np.isnan(y)])

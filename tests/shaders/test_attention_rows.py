@@ -9,7 +9,7 @@ from tests.shaders.test_attention import pack_cache
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
 from vkprefill.engine.capture import NUM_KEYS, NUM_QUERIES
-from vkprefill.engine.memory import PAGE
+from vkprefill.engine.sizes import PAGE
 
 LIMIT = 1e-5  # absolute; rows lie between 0 and 1
 

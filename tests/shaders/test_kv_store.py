@@ -4,7 +4,7 @@ import pytest
 from tests.shaders.run_kernel import UNTOUCHED, KernelRun
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
-from vkprefill.engine.memory import PAGE
+from vkprefill.engine.sizes import PAGE
 
 POOL = 5
 
@@ -69,3 +69,21 @@ def test_append(device, tokens, cache_len, kv_heads, head_dim, kv_type):
         np.testing.assert_array_equal(
             np.ascontiguousarray(stored[others]).view(bits), np.ascontiguousarray(blank[others]).view(bits)
         )
+
+
+def test_what_half_precision_cannot_hold_is_nan(device):
+    """Not infinity, which could mean "never look at this key", nor the greatest half: the result must show it."""
+    values = np.array([65503, -65504, 65519, 65520, -65520, 1e6, np.inf, -np.inf, np.nan, 3e38, 0, -1], np.float32)
+    run = KernelRun(device, 1)
+    words = np.full((1, PAGE * 12 // 2), UNTOUCHED, np.uint32)
+    cache = KVLayer(run.in_out("keys", words, by_row=False), run.in_out("values", words, by_row=False))
+    k, v = run.input("k", values[None]), run.input("v", values[None, ::-1].copy())
+    pages = run.input("pages", np.zeros(1, np.uint32), by_row=False)
+    kernels.kv_store(run.program, k, v, pages, cache, kv_heads=1, kv_type="f16")
+    out = run.finish()
+    keys = out["keys"].view(np.float16).reshape(3, PAGE, 4)[:, 0].reshape(-1)
+    stored = out["values"].view(np.float16).reshape(PAGE, 12)[0]
+    for got, given in ((keys, values), (stored, values[::-1])):
+        lost = ~(np.abs(given) < 65520)
+        assert np.isnan(got[lost]).all() and np.isfinite(got[~lost]).all()
+        np.testing.assert_allclose(got[~lost].astype(float), given[~lost], rtol=2.0**-10)

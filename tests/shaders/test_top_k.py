@@ -3,7 +3,7 @@ import pytest
 
 from tests.shaders.run_kernel import KernelRun, using_profile
 from vkprefill.engine import kernels
-from vkprefill.engine.memory import MAX_CANDIDATES
+from vkprefill.engine.sizes import MAX_CANDIDATES
 
 
 def top_k(device, logits: np.ndarray, k: int, seen=(), penalty: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from vkprefill.engine.memory import PAGE, ROW_TILE
+from vkprefill.engine.sizes import PAGE, ROW_TILE
 from vkprefill.vulkan.probe import MIN_INVOCATIONS, MIN_SHARED_BYTES, DeviceInfo
 from vkprefill.vulkan.profiles import AMD, INTEL, NVIDIA, PROFILES, SHUFFLE_SUBGROUPS, profile_for
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from vkprefill.benchmark.record import Figure, markdown_table, number
 from vkprefill.benchmark.speed import random_tokens
-from vkprefill.engine.memory import padded_chunk, recurrent_state_size
 from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best
+from vkprefill.engine.sizes import recurrent_state_size
 from vkprefill.gguf.file import open_gguf
 from vkprefill.gguf.quants import packed_row_bytes
 from vkprefill.vulkan.buffer import Buffer
@@ -139,13 +140,13 @@ def ceiling_programs(device: Device, source: Buffer, target: Buffer) -> tuple[Pr
 
 def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilings) -> list[Phase]:
     """One chunk of prefill and one step of decode, both after `depth` tokens."""
-    clock = clock_of(model.device)
-    rows = padded_chunk(model.prefill_chunk)
-    chunk = _Timed(_one_by_one(model.device, lambda: model.forward.record_trunk("prefill", rows)), clock)
-    step = _Timed(_one_by_one(model.device, lambda: model.forward.record_trunk("decode", 1, with_head=True)), clock)
+    run, clock = model.runner, clock_of(model.device)
+    rows = model.runner.sizes.rows
+    chunk = _Timed(_one_by_one(model.device, lambda: run.forward.record_trunk("prefill", rows)), clock)
+    step = _Timed(_one_by_one(model.device, lambda: run.forward.record_trunk("decode", 1, with_head=True)), clock)
     tokens = random_tokens(max(depth, model.prefill_chunk), model.config.vocab_size)
     amounts = _Amounts(model)
-    empty = _Timed(_one_by_one(model.device, lambda: _empty_program(model.device, model.scratch["x"])), clock)
+    empty = _Timed(_one_by_one(model.device, lambda: _empty_program(model.device, run.scratch.x)), clock)
     empty.run()
     cache = model.new_cache()
     try:
@@ -158,19 +159,19 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
             counts.append(count)
             return chunk
 
-        model.run_prefill(tokens[: model.prefill_chunk], None, cache, None, program_for=count_tokens)  # compiles too
-        model.run_decode(tokens[0], cache, 1, program=lambda: step)
+        run.prefill(tokens[: model.prefill_chunk], cache, program_for=count_tokens)  # compiles too
+        run.decode(tokens[0], cache, lambda: None, best=Best(1), program=lambda: step)
 
         def prefill(program: _Timed | None) -> float:
             cache.restore(start)
             began = clock()
-            model.run_prefill(tokens[: counts[0]], None, cache, None, program_for=program and (lambda *_: program))
+            run.prefill(tokens[: counts[0]], cache, program_for=program and (lambda *_: program))
             return clock() - began
 
         def decode(program: _Timed | None) -> float:
             cache.restore(start)
             began = clock()
-            model.run_decode(tokens[0], cache, 1, program=program and (lambda: program))
+            run.decode(tokens[0], cache, lambda: None, best=Best(1), program=program and (lambda: program))
             return clock() - began
 
         return [

@@ -14,6 +14,7 @@ import numpy as np
 
 from vkprefill.benchmark.record import Figure
 from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best
 from vkprefill.specprefill.pipeline import SpecPrefill
 
 Report = Callable[[str], None]
@@ -81,7 +82,7 @@ def measure_speed(
             times = []
             for _ in range(repetitions + 1):
                 cache.reset()
-                times.append(timed(lambda n=length: model.prefill_candidates(tokens[:n], cache, 1)))
+                times.append(timed(lambda n=length: model.prefill_candidates(tokens[:n], cache, Best(1))))
             figures += rates(f"prefill {length}", length, times[1:], cpu)
         for depth in depths if num_decode else ():
             report(f"decode at {depth}")
@@ -89,10 +90,12 @@ def measure_speed(
             if depth:
                 model.extend(tokens[:depth], cache)
             start, times = cache.snapshot(), []
-            model.decode_candidates(tokens[0], cache, 1)
+            model.decode_candidates(tokens[0], cache, Best(1))
             for _ in range(repetitions):
                 cache.restore(start)
-                times.append(timed(lambda: [model.decode_candidates(token, cache, 1) for token in tokens[:num_decode]]))
+                times.append(
+                    timed(lambda: [model.decode_candidates(token, cache, Best(1)) for token in tokens[:num_decode]])
+                )
             start.free()
             figures += rates(f"decode {num_decode} at {depth}", num_decode, times, cpu)
     finally:

@@ -17,6 +17,7 @@ import time
 from vkprefill.benchmark.record import Figure
 from vkprefill.benchmark.speed import Report, Times, has_cpu_time, random_tokens, seconds, timed
 from vkprefill.engine.model import load
+from vkprefill.engine.runner import Best
 from vkprefill.errors import VkPrefillError
 from vkprefill.vulkan.device import Device
 
@@ -86,9 +87,9 @@ def run_job(job: dict) -> dict:
     model = stages.model
     tokens = random_tokens(job["num_tokens"], model.config.vocab_size)
     cache = model.new_cache()
-    first = timed(lambda: model.prefill_candidates(tokens, cache, 1))
-    decode = timed(lambda: model.decode_candidates(tokens[0], cache, 1))
-    again = timed(lambda: model.decode_candidates(tokens[0], cache, 1))
+    first = timed(lambda: model.prefill_candidates(tokens, cache, Best(1)))
+    decode = timed(lambda: model.decode_candidates(tokens[0], cache, Best(1)))
+    again = timed(lambda: model.decode_candidates(tokens[0], cache, Best(1)))
     grown = resident_bytes() - stages.before_allocation
     pipelines, cpu = device.num_pipelines, has_cpu_time(model)
     memory = {

@@ -36,7 +36,7 @@ from vkprefill.errors import RequestError
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.probe import choose
-from vkprefill.vulkan.profiles import MAX_PREFILL_CHUNK
+from vkprefill.vulkan.profiles import LARGEST
 
 PROMPTS, NUM_DECODE, DEPTHS, REPETITIONS = (512,), 32, (0,), 3
 MIN_CONTEXT = 256
@@ -101,7 +101,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     check(args)
     prompts = [n for n in args.n_prompt if n]
-    step = (args.batch_size or MAX_PREFILL_CHUNK) + 1 if args.kernels else 0
+    step = (args.batch_size or LARGEST.prefill_chunk) + 1 if args.kernels else 0
     args.ctx_size = args.ctx_size or max(
         MIN_CONTEXT, max(prompts, default=FIRST_PROMPT) + START_DECODES, max(args.n_depth) + max(args.n_gen, step)
     )

@@ -15,8 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from vkprefill.cli.specprefill_options import add_specprefill_options, specprefill_config
 from vkprefill.display import printable
-from vkprefill.engine.memory import KV_TYPES
-from vkprefill.engine.model import Model, PrefillProgress, load
+from vkprefill.engine.model import Model, load
+from vkprefill.engine.runner import PrefillProgress
+from vkprefill.engine.sizes import KV_TYPES
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import GenerationPart
 from vkprefill.generation.sampling import SamplingConfig

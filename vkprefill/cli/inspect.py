@@ -9,10 +9,11 @@ from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
 from vkprefill.engine.memory import memory_bill
+from vkprefill.engine.sizes import Sizes
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.gguf.tensors import check_tensors, tensor_specs
-from vkprefill.vulkan.profiles import MAX_ATTENTION_SPLITS, MAX_PREFILL_CHUNK
+from vkprefill.vulkan.profiles import LARGEST
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
@@ -31,15 +32,8 @@ def run(args: argparse.Namespace) -> int:
     config = ModelConfig.from_gguf(file)
     check_tensors(file, config)
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
-    chunk = MAX_PREFILL_CHUNK if args.batch_size is None else args.batch_size
-    bill = memory_bill(
-        file,
-        config,
-        max_context=context,
-        kv_type=kv_type(args),
-        prefill_chunk=chunk,
-        attention_splits=MAX_ATTENTION_SPLITS,
-    )
+    chunk = LARGEST.prefill_chunk if args.batch_size is None else args.batch_size
+    bill = memory_bill(file, Sizes(config, LARGEST, context, kv_type(args), chunk))
     types = Counter(file.info(spec.name).type.name for spec in tensor_specs(config))
     parameters = sum(info_size(file.info(spec.name).shape) for spec in tensor_specs(config))
     if args.json:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vkprefill.engine.cache_pool import CachePool
-from vkprefill.engine.memory import PAGE, num_pages
+from vkprefill.engine.sizes import PAGE, num_pages
 from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError
 from vkprefill.vulkan.buffer import Buffer
 
@@ -95,14 +95,15 @@ class Cache:
         """Remember this point. Costs a copy of the state (half of Model.memory.state); raises OutOfMemoryError without
         room for it.
         """
-        self._check_usable()
-        state = None
-        if len(self):
-            self.pool.activate(self)
-            state = self.pool.save_state("snapshot")
-        snapshot = Snapshot(len(self), self.next_position, state)
-        self._snapshots.add(snapshot)
-        return snapshot
+        with self.pool.turn:
+            self._check_usable()
+            state = None
+            if len(self):
+                self.pool.activate(self)
+                state = self.pool.save_state("snapshot")
+            snapshot = Snapshot(len(self), self.next_position, state)
+            self._snapshots.add(snapshot)
+            return snapshot
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot of this cache; later ones are void then.
@@ -111,7 +112,8 @@ class Cache:
         """
         if self.closed or snapshot not in self._snapshots or snapshot.stale:
             raise RequestError("snapshot: not one of this cache, freed, or void since the cache went back further")
-        self._go_back(snapshot.length, snapshot.next_position, snapshot.state)
+        with self.pool.turn:
+            self._go_back(snapshot.length, snapshot.next_position, snapshot.state)
 
     def copy_rows(self, rows: Sequence[int]) -> Cache:
         """A new cache with all of this one's state and next position, but only some keys and values. Slow.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vkprefill.engine.memory import PAGE, conv_state_size, kv_words, num_pages, recurrent_state_size, state_size
-from vkprefill.gguf.config import ModelConfig
+from vkprefill.engine.one_thread import OneThread
+from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, recurrent_state_size, state_size
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 
@@ -37,18 +37,16 @@ class StateOffsets:
 class CachePool:
     """The device memory behind all caches of a model."""
 
-    def __init__(self, device: Device, config: ModelConfig, max_context: int, kv_type: str) -> None:
-        self.device = device
-        self.config = config
-        self.kv_type = kv_type
-        pages = num_pages(max_context)
+    def __init__(self, device: Device, sizes: Sizes, turn: OneThread) -> None:
+        self.device, self.config, self.kv_type, self.turn = device, sizes.config, sizes.kv_type, turn
+        self._page_words, pages, config = sizes.page_words, sizes.pages, sizes.config
         self.num_slots = pages * PAGE
         self.free_pages = list(range(pages))
         self.on_full: Callable[[int], None] | None = (
             None  # called when fewer pages are free than needed: it may close or reset other caches
         )
         self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="kv_cache")
-        shape = (pages, kv_words(config, kv_type))
+        shape = (pages, self._page_words)
         self.kv = {
             layer: KVLayer(
                 *(
@@ -79,14 +77,14 @@ class CachePool:
 
     def activate(self, cache: Cache) -> None:
         """Make this cache's state the live one and its pages the ones in the table."""
-        if self._live() is not cache:
+        if self.live() is not cache:
             self.set_state(cache, cache._home)
             cache._drop_home()
         self.page_table.view()[: len(cache.pages)] = cache.pages
 
     def set_state(self, cache: Cache, saved: Buffer | None) -> None:
         """Make the live state this cache's, with saved content (None: zeros); the owner before keeps a copy."""
-        owner = self._live()
+        owner = self.live()
         if owner is not None and owner is not cache and len(owner):
             owner._home = self.save_state("state of a cache")
         self._owner = None  # an interrupt in what follows leaves a state that is nobody's
@@ -96,13 +94,14 @@ class CachePool:
             self.load_state(saved)
         self._owner = weakref.ref(cache)
 
-    def _live(self) -> Cache | None:
+    def live(self) -> Cache | None:
+        """The cache whose state is the live one."""
         return self._owner() if self._owner else None
 
     def release(self, cache: Cache) -> None:
         """Take back a cache's pages and its claim on the live state."""
         self.trim(cache, 0)
-        if self._live() is cache:
+        if self.live() is cache:
             self._owner = None
 
     def trim(self, cache: Cache, pages: int) -> None:
@@ -126,13 +125,9 @@ class CachePool:
         """Keys and values of some slots of the source pages -> the first slots of the target pages, in order. Through
         the host: slow.
         """
-        heads, word = self.config.num_key_value_heads, 2 if self.kv_type == "f16" else 4  # 32-bit words of four values
-        quads, words = self.config.head_dim // 4, kv_words(self.config, self.kv_type)
+        words = self._page_words
         for layer in self.kv.values():
-            for buffer, outer, inner in (
-                (layer.keys, heads * quads, word),
-                (layer.values, heads, quads * word),
-            ):  # as in kv_store.comp
+            for buffer, outer, inner in self._page_forms(layer):
                 parts = [buffer.part(buffer.label, page * words, (words,)) for page in (*source, *target)]
                 old = np.stack([self.device.download(part) for part in parts[: len(source)]]).reshape(
                     -1, outer, PAGE, inner
@@ -143,9 +138,33 @@ class CachePool:
                 for part, page in zip(parts[len(source) :], pages, strict=True):
                     self.device.upload(part, [page])
 
+    def is_finite(self, layer: int, cache: Cache) -> bool:
+        """Whether a full-attention layer's keys and values of all of a cache's tokens are finite. Slow."""
+        exponent, dtype = (0x7C00, np.uint16) if self.kv_type == "f16" else (0x7F800000, np.uint32)
+        for buffer, outer, _ in self._page_forms(self.kv[layer]):
+            left = len(cache)
+            for page in cache.pages:
+                words = self.device.download(buffer.part(buffer.label, page * self._page_words, (self._page_words,)))
+                rows = words.reshape(outer, PAGE, -1)[:, :left].reshape(-1).view(dtype)
+                if ((rows & exponent) == exponent).any():
+                    return False
+                left -= PAGE
+        return True
+
+    def read_state(self, layer: int) -> np.ndarray:
+        """float32: convolution and recurrent state of a delta-net layer, of the cache that ran last."""
+        size = conv_state_size(self.config) + recurrent_state_size(self.config)
+        return self.device.download(self.state.part("state", self.offsets[layer].conv, (size,)))
+
+    def _page_forms(self, layer: KVLayer) -> tuple[tuple[Buffer, int, int], ...]:
+        """(buffer, outer, inner) of keys and values: a page is [outer, PAGE, inner] words, as in kv_store.comp."""
+        heads, word = self.config.num_key_value_heads, 2 if self.kv_type == "f16" else 4  # 32-bit words of four values
+        quads = self.config.head_dim // 4
+        return (layer.keys, heads * quads, word), (layer.values, heads, quads * word)
+
     def copy_pages(self, source: list[int], target: list[int]) -> None:
         """Keys and values of whole pages -> other pages."""
-        words, program = kv_words(self.config, self.kv_type), self.device.program("pages")
+        words, program = self._page_words, self.device.program("pages")
         for layer in self.kv.values():
             for buffer in (layer.keys, layer.values):
                 for a, b in zip(source, target, strict=True):

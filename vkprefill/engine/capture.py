@@ -12,15 +12,13 @@ import numpy as np
 
 from vkprefill.engine import kernels
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.cache_pool import CachePool
-from vkprefill.engine.memory import PAGE
+from vkprefill.engine.runner import Runner
+from vkprefill.engine.sizes import PAGE
+from vkprefill.engine.step import StepWord
 from vkprefill.errors import RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.vulkan.buffer import Buffer
-from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
-
-NUM_QUERIES, NUM_KEYS = 4, 5  # words of the step buffer
 
 
 class RowTap:
@@ -30,35 +28,33 @@ class RowTap:
     fills.
     """
 
-    def __init__(
-        self, device: Device, config: ModelConfig, pool: CachePool, scratch: dict[str, Buffer], most: int, kind: str
-    ) -> None:
-        self._config, self._pool, self._scratch, self.most = config, pool, scratch, most
+    def __init__(self, runner: Runner, most: int, kind: str) -> None:
+        self._runner, self.most = runner, most
+        device, heads = runner.device, runner.config.num_attention_heads
         splits = max(1, device.profile.attention_splits)
         self._chosen = device.buffer("chosen_queries", (most, 2), np.uint32, memory="host", kind=kind)
-        self._part = device.buffer("row_sums", (splits, most, config.num_attention_heads, 2), kind=kind)
+        self._part = device.buffer("row_sums", (splits, most, heads, 2), kind=kind)
 
     def choose(self, tokens: Sequence[int], rows: Sequence[int], num_keys: int) -> None:
         """tokens[i] of the next run fills row rows[i] of the target with num_keys keys, those after the token zero."""
         self._chosen.view()[: len(tokens)] = np.stack([tokens, rows], axis=-1)
-        step = self._scratch["step"].view()
-        step[NUM_QUERIES], step[NUM_KEYS] = len(tokens), num_keys
+        self._runner.set_words({StepWord.NUM_QUERIES: len(tokens), StepWord.NUM_KEYS: num_keys})
 
     def record(self, p: Program, layer: int, rows: Buffer) -> None:
         """rows[j, H, keys] of this layer's queries; while the layer is being recorded."""
-        c = self._config
+        c, pool = self._runner.config, self._runner.pool
         kernels.attention_rows(
             p,
-            self._scratch["query"],
+            self._runner.scratch.query,
             self._chosen,
-            self._pool.page_table,
-            self._pool.kv[layer],
+            pool.page_table,
+            pool.kv[layer],
             self._part,
             rows,
             heads=c.num_attention_heads,
             kv_heads=c.num_key_value_heads,
             scale=c.attention_scale,
-            kv_type=self._pool.kv_type,
+            kv_type=pool.kv_type,
         )
 
     def free(self) -> None:
@@ -100,15 +96,36 @@ class AttentionCapture:
         self.query_positions = self.key_positions = self.token_ids = np.zeros(0, np.int64)
         self._recorder: CaptureRecorder | None = None
 
+    def recorder_for(self, runner: Runner, num_queries: int, most: int, num_keys: int) -> CaptureRecorder:
+        """What records the rows of a call: that of the call before if it suffices, else a new one in its place."""
+        layers = checked_layers(self.layers, runner.config)
+        if self._recorder is None or not self._recorder.fits(runner, layers, num_queries, most, num_keys):
+            if self._recorder is not None:
+                self._recorder.free()
+                self._recorder = None
+            self._recorder = CaptureRecorder(runner, layers, num_queries, most, num_keys)
+        return self._recorder
+
+    def fill(self, recorder: CaptureRecorder, cache: Cache, query_slots: np.ndarray) -> None:
+        """Copy the rows out of a recorder. query_slots: the cache slots of the queries."""
+        num_keys = len(cache)
+        self.pattern = {layer: recorder.read(layer, len(query_slots), num_keys) for layer in recorder.layers}
+        self.attentions = tuple(
+            self.pattern[layer][None] if layer in self.pattern else None for layer in range(recorder.num_layers)
+        )
+        self.key_positions = np.array(cache.positions, np.int64)
+        self.query_positions = self.key_positions[query_slots]
+        self.token_ids = np.array(cache.token_ids, np.int64)
+
 
 class CaptureRecorder:
     """The buffers and programs behind an AttentionCapture, for up to num_queries queries and `stride` keys; kept while
     they suffice.
     """
 
-    def __init__(self, model, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> None:
-        config, device = model.config, model.device
-        self.layers, self.num_queries = layers, num_queries
+    def __init__(self, runner: Runner, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> None:
+        config, device = runner.config, runner.device
+        self.layers, self.num_queries, self.num_layers = layers, num_queries, config.num_hidden_layers
         self.stride = -(-num_keys // PAGE) * PAGE
         heads = config.num_attention_heads
         layer_bytes = num_queries * heads * self.stride * 4
@@ -119,18 +136,18 @@ class CaptureRecorder:
                 f"{device.info.max_buffer_bytes / 2**20:,.0f} MiB; take fewer queries"
             )
         device.require(layer_bytes * len(layers), what)
-        self._model = model
+        self._runner = runner
         self._programs: dict[int, Program] = {}
         self._rows: dict[int, Buffer] = {}
-        self._tap = RowTap(device, config, model.pool, model.scratch, most, "capture")
+        self._tap = RowTap(runner, most, "capture")
         for layer in layers:
             self._rows[layer] = device.buffer(
                 f"L{layer:02d}.rows", (num_queries, heads, self.stride), memory="host", kind="capture"
             )
 
-    def fits(self, model, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> bool:
+    def fits(self, runner: Runner, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> bool:
         return (
-            model is self._model
+            runner is self._runner
             and layers == self.layers
             and num_queries <= self.num_queries
             and most <= self._tap.most
@@ -141,7 +158,7 @@ class CaptureRecorder:
         """The trunk for up to num_rows tokens with the rows of `tokens` (of the run) written."""
         self._tap.choose(tokens, rows, num_keys)
         if num_rows not in self._programs:
-            self._programs[num_rows] = self._model.forward.record_trunk(
+            self._programs[num_rows] = self._runner.forward.record_trunk(
                 "capture", num_rows, self._record, with_head=num_rows == 1
             )
         return self._programs[num_rows]
@@ -179,17 +196,3 @@ def query_indices(queries: Sequence[int] | None, num_tokens: int) -> np.ndarray:
     if len(np.unique(indices)) < len(indices):
         raise RequestError(f"queries: found token {np.bincount(indices).argmax()} more than once, wanted each once")
     return indices
-
-
-def fill_capture(
-    capture: AttentionCapture, recorder: CaptureRecorder, cache: Cache, query_slots: np.ndarray, config: ModelConfig
-) -> None:
-    """Copy the rows out of a recorder. query_slots: the cache slots of the queries."""
-    num_keys = len(cache)
-    capture.pattern = {layer: recorder.read(layer, len(query_slots), num_keys) for layer in recorder.layers}
-    capture.attentions = tuple(
-        capture.pattern[layer][None] if layer in capture.pattern else None for layer in range(config.num_hidden_layers)
-    )
-    capture.key_positions = np.array(cache.positions, np.int64)
-    capture.query_positions = capture.key_positions[query_slots]
-    capture.token_ids = np.array(cache.token_ids, np.int64)

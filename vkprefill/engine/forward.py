@@ -13,8 +13,11 @@ from dataclasses import replace
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.layers.attention import attention
+from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.layers.delta_net import delta_net
 from vkprefill.engine.layers.mlp import mlp
+from vkprefill.engine.scratch import Scratch
+from vkprefill.engine.step import StepWord
 from vkprefill.engine.weights import ModelWeights
 from vkprefill.gguf.config import FULL_ATTENTION, ModelConfig
 from vkprefill.vulkan.buffer import Buffer
@@ -33,7 +36,7 @@ class ForwardPass:
     """Records programs over one model's weights, cache pool and scratch buffers."""
 
     def __init__(
-        self, device: Device, config: ModelConfig, pool: CachePool, scratch: dict[str, Buffer], weights: ModelWeights
+        self, device: Device, config: ModelConfig, pool: CachePool, scratch: Scratch, weights: ModelWeights
     ) -> None:
         self._device, self._config, self._pool, self._scratch, self._weights = device, config, pool, scratch, weights
 
@@ -52,29 +55,19 @@ class ForwardPass:
         with_head: logits and candidates of the last token too.
         """
         p, s, w, c = self._program(name, num_rows), self._scratch, self._weights, self._config
-        kernels.embedding(p, s["token_ids"], w.token_embd, s["x"])
+        kernels.embedding(p, s.token_ids, w.token_embd, s.x)
         for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers, strict=True)):
             p.prefix = f"L{layer:02d}."
-            kernels.rms_norm(p, s["x"], weights.attn_norm, s["h"], eps=c.rms_norm_eps)
+            kernels.rms_norm(p, s.x, weights.attn_norm, s.h, eps=c.rms_norm_eps)
+            at = LayerContext(layer, c, self._pool, s)
             if kind == FULL_ATTENTION:
-                attention(
-                    p,
-                    s["h"],
-                    weights.mixer,
-                    s["x"],
-                    s,
-                    config=c,
-                    pool=self._pool,
-                    layer=layer,
-                    tap=tap,
-                    rows_only=layer == last_layer,
-                )
+                attention(p, at, weights.mixer, tap=tap, rows_only=layer == last_layer)
                 if layer == last_layer:
                     break
             else:
-                delta_net(p, s["h"], weights.mixer, s["x"], s, config=c, pool=self._pool, layer=layer)
-            kernels.rms_norm(p, s["x"], weights.post_attention_norm, s["h"], eps=c.rms_norm_eps)
-            mlp(p, s["h"], weights.mlp, s["x"], s)
+                delta_net(p, at, weights.mixer)
+            kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps)
+            mlp(p, s, weights.mlp)
         p.prefix = ""
         if with_head:
             self._append_head(p)
@@ -89,8 +82,8 @@ class ForwardPass:
     def record_logits(self, logits: Buffer) -> Program:
         """Hidden states of the run before -> logits[rows, V] of its first `rows` tokens."""
         p, s, w = self._program("logits", logits.shape[0]), self._scratch, self._weights
-        kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self._config.rms_norm_eps)
-        kernels.linear(p, s["h"], w.output, logits)
+        kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
+        kernels.linear(p, s.h, w.output, logits)
         return p
 
     def fit_submissions(self, num_rows: int) -> None:
@@ -98,8 +91,8 @@ class ForwardPass:
         GPU.
         """
         p, s, w = self._program("timing", num_rows), self._scratch, self._weights.layers[0].mlp.ffn_gate
-        kernels.linear(p, s["h"], w, s["ffn_gate"])
-        s["step"].view()[0] = num_rows
+        kernels.linear(p, s.h, w, s.ffn_gate)
+        s.step.view()[StepWord.NUM_TOKENS] = num_rows
         p.run()  # compiles
         start = time.perf_counter()
         p.run()
@@ -109,10 +102,10 @@ class ForwardPass:
         log.info("timing: %.2f TFLOP/s, a submission takes at most %.0f GFLOP", speed / 1e12, bound / 1e9)
 
     def _program(self, name: str, num_rows: int) -> Program:
-        return self._device.program(name, step=self._scratch["step"], num_rows=num_rows)
+        return self._device.program(name, step=self._scratch.step, num_rows=num_rows)
 
     def _append_head(self, p: Program) -> None:
         s, w = self._scratch, self._weights
-        kernels.rms_norm(p, s["x"], w.output_norm, s["h"], eps=self._config.rms_norm_eps, last_row=True)
-        kernels.linear(p, s["h"], w.output, s["logits"], one_row=True)
-        kernels.top_k(p, s["logits"], s["seen"], s["block_best"], s["candidates"])
+        kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps, last_row=True)
+        kernels.linear(p, s.h, w.output, s.logits, one_row=True)
+        kernels.top_k(p, s.logits, s.seen, s.block_best, s.candidates)

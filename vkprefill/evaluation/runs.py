@@ -12,6 +12,7 @@ import numpy as np
 
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best
 from vkprefill.evaluation.methods import (
     DENSE,
     DENSE_STATE,
@@ -173,7 +174,7 @@ class Evaluation:
             tokens.append(token)
             if len(tokens) == self.max_tokens:
                 break
-            token = int(self.model.decode_candidates(token, cache, 1)[0][0])
+            token = int(self.model.decode_candidates(token, cache, Best(1))[0][0])
         return tokenizer.decode(tokens, special=False)
 
     def _outcome(

@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.text import Text
 
 from vkprefill.display import visible
-from vkprefill.engine.model import PrefillProgress
+from vkprefill.engine.runner import PrefillProgress
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import SpecPrefillReport

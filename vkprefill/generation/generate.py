@@ -10,7 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best, PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.options import AnswerOptions, Hooks, ends_in_thinking
 from vkprefill.generation.sampling import Sampler, SamplingConfig
@@ -201,15 +202,11 @@ def _next_token(
         logits = model.decode(tokens, cache) if single else model.prefill(tokens, positions, cache, progress=progress)
         logits[generated] -= np.float32(penalty)
         return sampler.sample(np.arange(len(logits)), logits)
-    if penalty:
-        model.mark_seen(generated)  # each time: another generation may have come between
-    count = min(count, model.config.vocab_size)
+    best = Best(min(count, model.config.vocab_size), penalty, generated)
     if single:
-        candidates = model.decode_candidates(tokens, cache, count, penalty=penalty)
+        candidates = model.decode_candidates(tokens, cache, best)
     else:
-        candidates = model.prefill_candidates(
-            tokens, cache, count, positions=positions, penalty=penalty, progress=progress
-        )
+        candidates = model.prefill_candidates(tokens, cache, best, positions=positions, progress=progress)
     return sampler.sample(*candidates)
 
 

@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import PromptCache
+from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.generate import (
     GenerationPart,

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best
 from vkprefill.vulkan.shaders import fingerprint
 
 log = logging.getLogger("vkprefill")
@@ -41,7 +42,7 @@ def speed_of(model: Model) -> Speed:
     """The speed of a model: of this process if it has prefilled and decoded enough, else stored, else measured now and
     stored.
     """
-    measured = model.meter
+    measured = model.runner.meter
     if measured.prefill_per_s and measured.decode_per_s:
         return Speed(measured.prefill_per_s, measured.decode_per_s)
     stored = _load(cache_file()).get(_key(model))
@@ -53,7 +54,9 @@ def speed_of(model: Model) -> Speed:
 
 def has_speed(model: Model) -> bool:
     """Whether speed_of needs no measurement."""
-    return bool(model.meter.prefill_per_s and model.meter.decode_per_s) or _key(model) in _load(cache_file())
+    return bool(model.runner.meter.prefill_per_s and model.runner.meter.decode_per_s) or _key(model) in _load(
+        cache_file()
+    )
 
 
 def _key(model: Model) -> str:
@@ -83,7 +86,7 @@ def _measure(model: Model) -> Speed:
         decodes = []
         for _ in range(CALIBRATION_DECODES):
             start = time.perf_counter()
-            model.decode_candidates(ids[0], cache, 1)
+            model.decode_candidates(ids[0], cache, Best(1))
             decodes.append(time.perf_counter() - start)
     finally:
         cache.close()

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from vkprefill.engine.memory import memory_bill
 from vkprefill.engine.model import Model
+from vkprefill.engine.sizes import Sizes
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill.calibration import has_speed, speed_of
 from vkprefill.specprefill.pipeline import check_pair
 from vkprefill.specprefill.settings import SpecPrefillConfig
-from vkprefill.vulkan.profiles import MAX_ATTENTION_SPLITS, MAX_PREFILL_CHUNK
+from vkprefill.vulkan.profiles import LARGEST
 
 # Of the draft where neither the prompt's length nor a context is given; its KV cache should not crowd out the target's.
 DRAFT_CONTEXT = 32768
@@ -25,15 +26,8 @@ def draft_room(
     file = open_gguf(path)
     config = ModelConfig.from_gguf(file)
     context = spec.draft_context or min(config.max_position_embeddings, (wanted or DRAFT_CONTEXT) + spec.lookahead)
-    bill = memory_bill(
-        file,
-        config,
-        max_context=context,
-        kv_type=kv_type,
-        prefill_chunk=prefill_chunk or MAX_PREFILL_CHUNK,
-        attention_splits=MAX_ATTENTION_SPLITS,
-    )
-    return context, bill.total
+    sizes = Sizes(config, LARGEST, context, kv_type, prefill_chunk or LARGEST.prefill_chunk)
+    return context, memory_bill(file, sizes).total
 
 
 def prepare_pair(model: Model, draft: Model, spec: SpecPrefillConfig, notice: Callable[[Model], None]) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.capture import checked_layers
-from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.engine.model import Model
+from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.calibration import speed_of

@@ -17,15 +17,15 @@ import numpy as np
 
 from vkprefill.engine import kernels
 from vkprefill.engine.capture import RowTap, checked_layers
-from vkprefill.engine.memory import PAGE, padded_chunk
-from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import PromptCache
+from vkprefill.engine.runner import Best, PrefillProgress
+from vkprefill.engine.sizes import PAGE
+from vkprefill.engine.step import StepWord
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill.selection import windows
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.program import Program
-
-PROMPT_KEYS = 6  # word of the step buffer
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Scorer:
     def _score_whole(
         self, token_ids: Sequence[int], config: SpecPrefillConfig, mark_at: int | None, progress: PrefillProgress | None
     ) -> Importance:
-        draft, prompts, num_tokens = self.draft, self._prompts, len(token_ids)
+        draft, run, prompts, num_tokens = self.draft, self.draft.runner, self._prompts, len(token_ids)
         layers = checked_layers(None if config.score_layers == "all" else config.score_layers, draft.config)
         lookahead, tail = lookahead_steps(config, draft), min(max(1, config.tail_queries), num_tokens)
         if num_tokens + lookahead > prompts.cache.max_context:
@@ -108,18 +108,20 @@ class Scorer:
         cached = prompts.go_back(token_ids[: num_tokens - tail + 1], exact_only=True)
         programs.start(num_tokens)
 
+        def best_read() -> int:
+            return int(run.candidates(1)[0][0])
+
         def best_token() -> int:
-            return int(draft.head_candidates(1)[0][0])
+            return int(run.head_candidates(Best(1))[0][0])
 
         ends = [mark_at, num_tokens] if mark_at is not None and cached < mark_at < num_tokens else [num_tokens]
         for end in ends:
             part, first_query = token_ids[len(prompts.prompt) : end], num_tokens - tail - len(prompts.prompt)
-            token = draft.run_prefill(
+            token = run.prefill(
                 part,
-                None,
                 prompts.cache,
-                progress,
                 head=best_token if lookahead and end == num_tokens else None,
+                progress=progress,
                 program_for=lambda first, count, query=first_query: programs.prefill(
                     range(max(query - first, 0), count)
                 ),
@@ -133,8 +135,7 @@ class Scorer:
         ):  # tokens the draft makes up are not noted: the next call goes back to the mark before them
             if token in draft.tokenizer.eog_token_ids:
                 break
-            draft.run_decode(token, prompts.cache, 1, program=programs.decode)
-            token = int(draft.candidates(1)[0][0])
+            token = run.decode(token, prompts.cache, best_read, best=Best(1), program=programs.decode)
             num_steps += 1
             if progress:
                 progress(num_tokens, num_tokens)
@@ -195,17 +196,17 @@ class _ScorePrograms:
         self._rows = device.buffer("score_rows", (most, heads, self.stride), kind="scoring")
         self._best = device.buffer("score_best", (most, self.stride), kind="scoring")
         self._total = device.buffer("importance", (self.stride,), kind="scoring")
-        self._tap = RowTap(device, draft.config, draft.pool, draft.scratch, most, "scoring")
+        self._tap = RowTap(draft.runner, most, "scoring")
         self._clear = device.program("clear importance")
         self._clear.fill(self._total)
-        chunk = padded_chunk(draft.prefill_chunk)
+        run, chunk = draft.runner, draft.runner.sizes.rows
         self.last_layer = last = None if lookahead else self._layers[-1]
         self._plain = (
-            draft.forward.record_trunk("draft", chunk, last_layer=last) if last is not None else draft.prefill_program
+            run.forward.record_trunk("draft", chunk, last_layer=last) if last is not None else run.prefill_program
         )
-        self._scored = self._sum(draft.forward.record_trunk("score", chunk, self._record, last_layer=last))
+        self._scored = self._sum(run.forward.record_trunk("score", chunk, self._record, last_layer=last))
         self._decode = (
-            self._sum(draft.forward.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None
+            self._sum(run.forward.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None
         )
         self._num_tokens = 0
 
@@ -235,7 +236,7 @@ class _ScorePrograms:
 
     def _choose(self, queries: range) -> None:
         self._tap.choose(queries, range(len(queries)), self._num_tokens)
-        self._draft.scratch["step"].view()[PROMPT_KEYS] = self._num_tokens
+        self._draft.runner.set_words({StepWord.PROMPT_KEYS: self._num_tokens})
 
     def total(self) -> np.ndarray:
         """float32 [T]: the sum over steps; all that is read back."""

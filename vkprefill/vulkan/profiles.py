@@ -118,8 +118,12 @@ _UNKNOWN = Profile(
 
 PROFILES = (_CPU, _AMD, _AMD_GCN, _NVIDIA, _INTEL, _UNKNOWN)
 # For a bill that is made before a device is open.
-MAX_PREFILL_CHUNK = max(profile.prefill_chunk for profile in PROFILES)
-MAX_ATTENTION_SPLITS = max(profile.attention_splits for profile in PROFILES)
+LARGEST = replace(
+    _UNKNOWN,
+    name="any",
+    prefill_chunk=max(profile.prefill_chunk for profile in PROFILES),
+    attention_splits=max(profile.attention_splits for profile in PROFILES),
+)
 
 
 def profile_for(info: DeviceInfo) -> Profile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vkprefill.engine.cache_pool import KVLayer
 from vkprefill.engine.kernels.common import MAX_LOCAL_SIZE, ceil_div, check_shapes, lanes_for, shuffle_form
-from vkprefill.engine.memory import PAGE
+from vkprefill.engine.sizes import PAGE
 from vkprefill.errors import ShapeError
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program

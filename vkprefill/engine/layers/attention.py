@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vkprefill.engine import kernels
-from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.weights import AttentionWeights
-from vkprefill.gguf.config import ModelConfig
-from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 
 
 def attention(
     p: Program,
-    h: Buffer,
+    at: LayerContext,
     w: AttentionWeights,
-    x: Buffer,
-    scratch: dict[str, Buffer],
     *,
-    config: ModelConfig,
-    pool: CachePool,
-    layer: int,
     tap: Callable[[Program, int], None] | None = None,
     rows_only: bool = False,
 ) -> None:
@@ -30,31 +23,32 @@ def attention(
     tap(p, layer) is called once queries and keys are in place, to record what reads them. rows_only: nothing after
     that, and no values.
     """
-    c, s = config, scratch
+    c, s, pool = at.config, at.scratch, at.pool
     heads, kv_heads, eps = c.num_attention_heads, c.num_key_value_heads, c.rms_norm_eps
-    kernels.linear(p, h, w.attn_q, s["query_gate"])  # [T, H, 2, Dh]: query and gate of each head
-    kernels.linear(p, h, w.attn_k, s["key_raw"])
+    kernels.linear(p, s.h, w.attn_q, s.query_gate)  # [T, H, 2, Dh]: query and gate of each head
+    kernels.linear(p, s.h, w.attn_k, s.key_raw)
     if not rows_only:
-        kernels.linear(p, h, w.attn_v, s["value"])
-    kernels.head_norm_rope(p, s["query_gate"], w.attn_q_norm, s["rope"], s["query"], heads=heads, eps=eps)
-    kernels.head_norm_rope(p, s["key_raw"], w.attn_k_norm, s["rope"], s["key"], heads=kv_heads, eps=eps)
-    kernels.kv_store(p, s["key"], s["value"], pool.page_table, pool.kv[layer], kv_heads=kv_heads, kv_type=pool.kv_type)
+        kernels.linear(p, s.h, w.attn_v, s.value)
+    kernels.head_norm_rope(p, s.query_gate, w.attn_q_norm, s.rope, s.query, heads=heads, eps=eps)
+    kernels.head_norm_rope(p, s.key_raw, w.attn_k_norm, s.rope, s.key, heads=kv_heads, eps=eps)
+    kv = pool.kv[at.index]
+    kernels.kv_store(p, s.key, s.value, pool.page_table, kv, kv_heads=kv_heads, kv_type=pool.kv_type)
     if tap:
-        tap(p, layer)
+        tap(p, at.index)
     if rows_only:
         return
     kernels.attention(
         p,
-        s["query"],
+        s.query,
         pool.page_table,
-        pool.kv[layer],
-        s["attended"],
-        s["split_out"],
-        s["split_sums"],
+        kv,
+        s.attended,
+        s.split_out,
+        s.split_sums,
         heads=heads,
         kv_heads=kv_heads,
         scale=c.attention_scale,
         kv_type=pool.kv_type,
     )
-    kernels.attention_gate(p, s["query_gate"], s["attended"], heads=heads)
-    kernels.linear(p, s["attended"], w.attn_output, x, add=True)
+    kernels.attention_gate(p, s.query_gate, s.attended, heads=heads)
+    kernels.linear(p, s.attended, w.attn_output, s.x, add=True)

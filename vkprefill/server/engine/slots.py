@@ -19,7 +19,7 @@ class Slots:
 
     def __init__(self, model: Model, draft: Model | None, spec: SpecPrefillConfig | None, num_slots: int) -> None:
         self._sessions = [Session(model, draft, spec) for _ in range(num_slots)]  # least recently used first
-        self._pools = [model.pool, *([draft.pool] if draft else [])]
+        self._pools = [model.runner.pool, *([draft.runner.pool] if draft else [])]
         for pool in self._pools:
             pool.on_full = partial(self._make_room, pool)
 

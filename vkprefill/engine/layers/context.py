@@ -1,0 +1,19 @@
+"""Where a layer is recorded: its place in the model, and the buffers that it works in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.scratch import Scratch
+from vkprefill.gguf.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class LayerContext:
+    """index: of the layer in the model. A layer reads scratch.h, the normed residual stream, and adds to scratch.x."""
+
+    index: int
+    config: ModelConfig
+    pool: CachePool
+    scratch: Scratch

@@ -1,0 +1,286 @@
+"""Runs tokens through a model on a device: the step's buffers, the programs, chunks, undo.
+
+Three programs are recorded at load and replayed: `prefill` takes up to prefill_chunk tokens through all layers, `head`
+turns the last token's hidden state into logits and candidates, `decode` does both for one token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.diagnosis import not_finite
+from vkprefill.engine.forward import ForwardPass
+from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
+from vkprefill.engine.one_thread import OneThread
+from vkprefill.engine.scratch import Scratch
+from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.engine.speed_meter import SpeedMeter
+from vkprefill.engine.step import StepWord
+from vkprefill.engine.token_input import checked_ids, checked_positions
+from vkprefill.engine.weights import Progress, load_weights
+from vkprefill.errors import RequestError
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.file import GGUFFile
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.program import Program
+
+T = TypeVar("T")
+PrefillProgress = Callable[[int, int], None]
+"""progress(tokens done, tokens in all), called between submissions."""
+
+LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together
+
+
+@dataclass(frozen=True)
+class Best:
+    """How many of the best tokens are wanted, 1 to MAX_CANDIDATES, and the penalty taken from the logits of some tokens
+    before they are compared.
+    """
+
+    count: int
+    penalty: float = 0.0
+    penalised: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MAX_CANDIDATES:
+            raise RequestError(f"num_candidates: {self.count}, wanted 1 to {MAX_CANDIDATES}")
+
+
+class Runner:
+    """A model's weights, caches and programs on a device. One thread at a time.
+
+    sizes: what it was loaded with; memory: the bill; scratch: the buffers of a step; pool: the memory of the caches;
+    forward: records programs; meter: how fast it has run.
+    """
+
+    def __init__(
+        self, file: GGUFFile, config: ModelConfig, device: Device, options: LoadOptions, report: Progress
+    ) -> None:
+        self.config, self.device = config, device
+        self.meter = SpeedMeter()
+        self.turn = OneThread(f"model {config.name}")
+        half = config.rotary_dim // 2
+        self._frequencies = config.rope_theta ** (-np.arange(half) / half)
+        self.sizes = fit(file, config, device, options)
+        self.memory: MemoryBill = memory_bill(file, self.sizes)
+        device.require(self.memory.total, f"{file.label} with a context of {self.sizes.max_context} tokens")
+        self._buffers: list[Buffer] = []
+        try:
+            self.pool = CachePool(device, self.sizes, self.turn)
+            self._buffers += self.pool.buffers()
+            self.scratch = Scratch.allocate(device, self.sizes)
+            self._buffers += self.scratch.buffers()
+            # Products run over whole tiles of rows. What lies past the last token is dropped, but the denormal numbers
+            # that used memory is full of would cost a CPU five times the time.
+            device.clear(list(self.scratch.buffers()))
+            weights = load_weights(file, config, device, report)
+            self._buffers += weights.pools
+            self.forward = ForwardPass(device, config, self.pool, self.scratch, weights)
+            self._all_logits: Buffer | None = None
+        except BaseException:
+            self.close()
+            raise
+
+    def fit_submissions(self, wanted_chunk: int | None) -> None:
+        """Bound submissions by a short timing; a chunk that nobody asked for becomes shorter where that is too much."""
+        self.forward.fit_submissions(self.sizes.rows)
+        chunk = wanted_chunk or min(self.sizes.prefill_chunk, chunk_for(self.config, self.device))
+        self.sizes = replace(self.sizes, prefill_chunk=chunk)
+
+    def record(self, report: Progress) -> None:
+        """The programs that are always needed."""
+        report("recording", 0, 3)
+        self.prefill_program = self.forward.record_trunk("prefill", self.sizes.rows)
+        report("recording", 1, 3)
+        self.head_program = self.forward.record_head()
+        report("recording", 2, 3)
+        self.decode_program = self.forward.record_trunk("decode", 1, with_head=True)
+        self._logits_program: Program | None = None
+        report("recording", 3, 3)
+
+    def new_cache(self, max_context: int | None = None) -> Cache:
+        if max_context is not None and not 1 <= max_context <= self.pool.num_slots:
+            raise RequestError(f"max_context: {max_context}, wanted 1 to {self.pool.num_slots}")
+        return Cache(self.pool, min(max_context or self.sizes.max_context, self.pool.num_slots))
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def prefill(
+        self,
+        token_ids: Sequence[int],
+        cache: Cache,
+        *,
+        positions: Sequence[int] | None = None,
+        head: Callable[[], T] | None = None,
+        program_for: Callable[[int, int], Program] | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> T | None:
+        """All tokens through the trunk, in chunks; the last hidden state is for the head, whose result is returned.
+
+        program_for(first, count): another program than the plain one for these tokens of the call.
+        An exception inside, KeyboardInterrupt too, leaves the cache as it was.
+        """
+        with self.turn:
+            ids, positions = self._checked(token_ids, positions, cache)
+            cache.reserve(len(ids))
+            cache.begin()
+            start = time.perf_counter()
+            try:
+                cache.broken = True  # until all is done, or undone
+                self._run_chunks(ids, positions, cache, program_for or (lambda *_: self.prefill_program), progress)
+                self.meter.prefilled(len(ids), time.perf_counter() - start)
+                result = head() if head else None
+                cache.broken = False
+                return result
+            except BaseException:
+                if not self.device.lost:
+                    cache.undo()
+                raise
+
+    def _run_chunks(
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        cache: Cache,
+        program_for: Callable[[int, int], Program],
+        progress: PrefillProgress | None,
+    ) -> None:
+        done = 0
+        while done < len(ids):
+            count = min(self.tokens_per_run(len(cache)), len(ids) - done)
+            chunk = slice(done, done + count)
+            self._set_step(ids[chunk], positions[chunk], len(cache))
+            program = program_for(done, count)
+            per_submission = count / program.num_submissions
+            ran = 0
+
+            def between(done: int = done, per_submission: float = per_submission) -> None:
+                nonlocal ran
+                ran += 1
+                if progress:
+                    progress(min(len(ids), int(done + ran * per_submission)), len(ids))
+
+            program.run(between)
+            cache.append(ids[chunk].tolist(), positions[chunk].tolist())
+            done += count
+
+    def decode(
+        self,
+        token_id: int,
+        cache: Cache,
+        read: Callable[[], T],
+        *,
+        best: Best | None = None,
+        program: Callable[[], Program] | None = None,
+    ) -> T:
+        """One token at the cache's next position; `read` takes the result out of the step's buffers.
+
+        An exception inside leaves the cache broken: it must go back to a snapshot, or be reset.
+        """
+        with self.turn:
+            ids, positions = self._checked([token_id], None, cache)
+            cache.reserve(1)
+            self._set_step(ids, positions, len(cache))
+            self._set_best(best)
+            cache.broken = True
+            start = time.perf_counter()
+            (program() if program else self.decode_program).run()
+            self.meter.decoded(time.perf_counter() - start)
+            cache.append(ids.tolist(), positions.tolist())
+            result = read()
+            cache.broken = False
+            return result
+
+    # -- results of the last run ---------------------------------------------------------------------------------------
+
+    def head_logits(self) -> np.ndarray:
+        """Logits float32 [V] of the last token of the last prefill."""
+        self._set_best(None)
+        self.head_program.run()
+        return self.logits()
+
+    def head_candidates(self, best: Best) -> tuple[np.ndarray, np.ndarray]:
+        """Candidates of the last token of the last prefill."""
+        self._set_best(best)
+        self.head_program.run()
+        return self.candidates(best.count)
+
+    def logits(self) -> np.ndarray:
+        return self.finite(self.scratch.logits.read(), "logits")
+
+    def candidates(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(ids int64 [count], logits float32 [count]), best first."""
+        raw = self.scratch.candidates.view()[:count].copy()
+        return raw[:, 1].astype(np.int64), self.finite(raw[:, 0].view(np.float32), "logits")
+
+    def all_logits(self, num_tokens: int) -> np.ndarray:
+        """Logits [num_tokens, V] of all tokens of the last prefill, which had at most LOGITS_ROWS: a view."""
+        if self._logits_program is None:
+            if self._all_logits is None:
+                self._all_logits = self.device.buffer(
+                    "all_logits", (LOGITS_ROWS, self.config.vocab_size), memory="host", kind="logits"
+                )
+                self._buffers.append(self._all_logits)
+            self._logits_program = self.forward.record_logits(self._all_logits)
+        self._logits_program.run()
+        return self.finite(self._all_logits.view()[:num_tokens], "logits")
+
+    def finite(self, values: np.ndarray, what: str) -> np.ndarray:
+        """The values; VkPrefillError, with the kind of layer and the remedy, unless all are finite."""
+        if not np.isfinite(values).all():
+            raise not_finite(what, self.pool, self.pool.live())
+        return values
+
+    # -- the step's buffers --------------------------------------------------------------------------------------------
+
+    def set_words(self, words: dict[StepWord, int]) -> None:
+        """Words of the step buffer, for the runs to come."""
+        view = self.scratch.step.view()
+        for word, value in words.items():
+            view[word] = value
+
+    def _set_step(self, ids: np.ndarray, positions: np.ndarray, cache_len: int) -> None:
+        s = self.scratch
+        self.set_words({StepWord.NUM_TOKENS: len(ids), StepWord.CACHE_LEN: cache_len})
+        s.token_ids.view()[: len(ids)] = ids
+        angles = positions[:, None] * self._frequencies
+        s.rope.view()[: len(ids)] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+    def _set_best(self, best: Best | None) -> None:
+        penalty = int(np.float32(best.penalty if best else 0).view(np.uint32))
+        self.set_words({StepWord.PENALTY: penalty, StepWord.NUM_CANDIDATES: best.count if best else 0})
+        if penalty:
+            bits = np.zeros(self.scratch.seen.shape[0] * 32, np.uint8)
+            if len(best.penalised):
+                bits[checked_ids(best.penalised, self.config.vocab_size)] = 1
+            self.scratch.seen.view()[:] = np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def tokens_per_run(self, cache_len: int) -> int:
+        """Fewer tokens where the past is long, so that the attention of one layer stays below the bound of a
+        submission.
+        """
+        per_token = 4.0 * self.config.q_dim * (cache_len + self.sizes.prefill_chunk)
+        return max(1, min(self.sizes.prefill_chunk, int(self.device.profile.submission_flop / per_token)))
+
+    def _checked(
+        self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if not isinstance(cache, Cache) or cache.pool is not self.pool:
+            raise RequestError("cache: wanted one made by this model's new_cache")
+        ids = checked_ids(token_ids, self.config.vocab_size)
+        last = cache.positions[-1] if len(cache) else -1
+        return ids, checked_positions(positions, len(ids), first=cache.next_position, last=last)
+
+    def close(self) -> None:
+        """Free everything on the device; closing twice does nothing."""
+        for buffer in self._buffers:
+            buffer.free()
+        self._buffers.clear()

@@ -1,0 +1,124 @@
+"""The buffers that a forward pass works in. Layers share them: each runs when the one before is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from vkprefill.engine.sizes import MAX_CANDIDATES, Sizes
+from vkprefill.engine.step import STEP_WORDS
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Everything a step writes but caches and states. Letters as in ARCHITECTURE.md; T rows, in whole tiles.
+
+    What belongs to a kind of layer that the model does not have is None.
+    """
+
+    step: Buffer  # uint32 [STEP_WORDS], see StepWord
+    token_ids: Buffer  # uint32 [T]
+    rope: Buffer  # [T, R / 2, 2], cosine and sine
+    x: Buffer  # [T, D], the residual stream
+    h: Buffer  # [T, D], x normed
+    ffn_gate: Buffer  # [T, F]
+    ffn_up: Buffer  # [T, F]
+    logits: Buffer  # [V]
+    seen: Buffer  # uint32 [V / 32], a bit for each token that the penalty applies to
+    block_best: Buffer  # uint32 [V / 64, 2]
+    candidates: Buffer  # uint32 [MAX_CANDIDATES, 2]: bits of the logit, token id
+
+    # full attention
+    query_gate: Buffer | None = None  # [T, H, 2, Dh]
+    query: Buffer | None = None  # [T, H Dh]
+    key_raw: Buffer | None = None  # [T, G Dh], before norm and rotary
+    key: Buffer | None = None  # [T, G Dh]
+    value: Buffer | None = None  # [T, G Dh]
+    attended: Buffer | None = None  # [T, H Dh]
+    split_out: Buffer | None = None  # [splits, H Dh]
+    split_sums: Buffer | None = None  # [splits, H, 2]
+
+    # delta net
+    qkv_raw: Buffer | None = None  # [T, C], before the convolution
+    qkv: Buffer | None = None  # [T, C]
+    z: Buffer | None = None  # [T, Hv Dv]
+    alpha: Buffer | None = None  # [T, Hv]
+    beta: Buffer | None = None  # [T, Hv]
+    gates: Buffer | None = None  # [T, Hv, 2]
+    delta_out: Buffer | None = None  # [T, Hv Dv]
+
+    @classmethod
+    def allocate(cls, device: Device, sizes: Sizes) -> Scratch:
+        """Raises OutOfMemoryError."""
+        return cls(
+            **{
+                name: device.buffer(name, shape, dtype, memory=memory, kind="activations")
+                for name, (shape, dtype, memory) in scratch_shapes(sizes).items()
+            }
+        )
+
+    def buffers(self) -> Iterator[Buffer]:
+        """Those that are there."""
+        return (buffer for field in fields(self) if (buffer := getattr(self, field.name)) is not None)
+
+
+Shape = tuple[tuple[int, ...], type, str]
+
+
+def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
+    """Field of Scratch -> (shape, dtype, memory)."""
+    c, rows, splits = sizes.config, sizes.rows, sizes.profile.attention_splits
+
+    def floats(*shape: int) -> Shape:
+        return shape, np.float32, "device"
+
+    def words(*shape: int) -> Shape:
+        return shape, np.uint32, "device"
+
+    def on_host(shape: Shape) -> Shape:
+        return *shape[:2], "host"
+
+    shapes = {
+        "step": on_host(words(STEP_WORDS)),
+        "token_ids": on_host(words(rows)),
+        "rope": on_host(floats(rows, max(1, c.rotary_dim // 2), 2)),
+        "x": floats(rows, c.hidden_size),
+        "h": floats(rows, c.hidden_size),
+        "ffn_gate": floats(rows, c.intermediate_size),
+        "ffn_up": floats(rows, c.intermediate_size),
+        "logits": on_host(floats(c.vocab_size)),
+        "seen": on_host(words(-(-c.vocab_size // 32))),
+        "block_best": words(-(-c.vocab_size // 64), 2),
+        "candidates": on_host(words(MAX_CANDIDATES, 2)),
+    }
+    if c.attention_layers:
+        shapes |= {
+            "query_gate": floats(rows, 2 * c.q_dim),
+            "query": floats(rows, c.q_dim),
+            "key_raw": floats(rows, c.kv_dim),
+            "key": floats(rows, c.kv_dim),
+            "value": floats(rows, c.kv_dim),
+            "attended": floats(rows, c.q_dim),
+            "split_out": floats(splits, c.q_dim),
+            "split_sums": floats(splits, c.num_attention_heads, 2),
+        }
+    if c.linear_layers:
+        shapes |= {
+            "qkv_raw": floats(rows, c.conv_dim),
+            "qkv": floats(rows, c.conv_dim),
+            "z": floats(rows, c.linear_value_dim),
+            "alpha": floats(rows, c.linear_num_value_heads),
+            "beta": floats(rows, c.linear_num_value_heads),
+            "gates": floats(rows, c.linear_num_value_heads, 2),
+            "delta_out": floats(rows, c.linear_value_dim),
+        }
+    return shapes
+
+
+def scratch_bytes(sizes: Sizes) -> int:
+    return sum(4 * math.prod(shape) for shape, _, _ in scratch_shapes(sizes).values())

@@ -1,0 +1,81 @@
+"""Sizes of everything a model keeps on the device, from its configuration and how it is loaded.
+
+The memory bill and the allocations are made from these same numbers, so they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+
+from vkprefill.errors import RequestError
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.vulkan.profiles import Profile
+
+PAGE = 256  # slots of a page of the KV cache, as in shaders/include/kv.glsl
+KV_TYPES = ("f16", "f32")
+MAX_CANDIDATES = 64  # that the device can deliver for sampling
+MAX_CONTEXT, MAX_CHUNK = 1 << 30, 4096
+ROW_TILE = 32  # activations are padded to whole tiles: a multiple of the rows that matmul and attention read together
+
+
+def check_sizes(
+    max_context: int | None, prefill_chunk: int | None, names: tuple[str, str] = ("max_context", "prefill_chunk")
+) -> None:
+    """Raise RequestError for sizes that no model is loaded with; None: to be chosen; names: of the two in the error."""
+    for name, value, most in zip(names, (max_context, prefill_chunk), (MAX_CONTEXT, MAX_CHUNK), strict=True):
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if value is not None and not (whole and 1 <= value <= most):
+            raise RequestError(f"{name}: {value!r}, wanted 1 to {most}")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What decides how large every buffer of a model is.
+
+    max_context: slots of the KV cache; kv_type: one of KV_TYPES; prefill_chunk: most tokens of a step of prefill.
+    """
+
+    config: ModelConfig
+    profile: Profile
+    max_context: int
+    kv_type: str
+    prefill_chunk: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the activations: the tokens of a step, rounded up to whole tiles."""
+        return -(-self.prefill_chunk // ROW_TILE) * ROW_TILE
+
+    @property
+    def pages(self) -> int:
+        return num_pages(self.max_context)
+
+    @property
+    def page_words(self) -> int:
+        """32-bit words of the keys (or the values) of one page of one layer."""
+        return PAGE * self.config.kv_dim // (2 if self.kv_type == "f16" else 1)
+
+    @property
+    def page_bytes(self) -> int:
+        """Keys and values of one page in all full-attention layers."""
+        return 2 * len(self.config.attention_layers) * self.page_words * 4
+
+
+def num_pages(max_context: int) -> int:
+    return -(-max_context // PAGE)
+
+
+def conv_state_size(config: ModelConfig) -> int:
+    """Floats of one layer's convolution state, rounded up to a word of 4."""
+    return -(-(config.linear_conv_kernel_dim - 1) * config.conv_dim // 4) * 4
+
+
+def recurrent_state_size(config: ModelConfig) -> int:
+    """Floats of one layer's delta-rule state [Hv, Dv, Dk]."""
+    return config.linear_num_value_heads * config.linear_value_head_dim * config.linear_key_head_dim
+
+
+def state_size(config: ModelConfig) -> int:
+    """Floats of the state of all delta-net layers: for each the convolution state, then the recurrent state."""
+    return max(4, len(config.linear_layers) * (conv_state_size(config) + recurrent_state_size(config)))
