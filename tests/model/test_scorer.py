@@ -255,8 +255,8 @@ def test_failure_leaves_no_trace(eight_layers, scorer_of, monkeypatch, when, err
         if when == "decode":
             patch.setattr(scorer._programs._decode, "run", fail)
         if when == "between":  # after the second look-ahead token was run
-            candidates = eight_layers.candidates
-            patch.setattr(eight_layers, "candidates", lambda count: (fail(), candidates(count))[1])
+            candidates = eight_layers.runner.candidates
+            patch.setattr(eight_layers.runner, "candidates", lambda count: (fail(), candidates(count))[1])
         if when == "total":
             patch.setattr(scorer._programs, "total", fail)
         scorer.score(token_ids[:120], config, progress=fail if when == "prefill" else None)

@@ -515,7 +515,7 @@ def test_vocabularies_must_be_the_same(tiny, built_in_draft):
 
 
 @pytest.mark.parametrize("on_error", ["dense", "error"])
-@pytest.mark.parametrize("where", ["run_prefill", "run_decode", "candidates"])
+@pytest.mark.parametrize("where", ["prefill", "decode", "candidates"])
 def test_failing_scorer(tiny, tiny_draft, prompt, monkeypatch, where, on_error):
     """The next request is right bit for bit: as after a request that never was."""
     wanted = []
@@ -524,7 +524,7 @@ def test_failing_scorer(tiny, tiny_draft, prompt, monkeypatch, where, on_error):
         pair.score(prompt[:100])
         if fails:
             with monkeypatch.context() as patch:
-                fail_later(patch, tiny_draft, where)
+                fail_later(patch, tiny_draft.runner, where)
                 if on_error == "error":
                     with pytest.raises(vkprefill.VkPrefillError, match="made to fail"):
                         pair.prefill(prompt[:250])
@@ -542,15 +542,15 @@ def test_failing_scorer(tiny, tiny_draft, prompt, monkeypatch, where, on_error):
     assert all(np.array_equal(a, b) for a, b in zip(*wanted, strict=True))
 
 
-def fail_later(patch, model, name: str) -> None:
+def fail_later(patch, runner, name: str) -> None:
     """The named method fails after its work is done, from its first call on."""
-    original = getattr(model, name)
+    original = getattr(runner, name)
 
     def fail(*args: object, **options: object) -> None:
         original(*args, **options)
         raise vkprefill.VkPrefillError("made to fail")
 
-    patch.setattr(model, name, fail)
+    patch.setattr(runner, name, fail)
 
 
 def test_importance_that_is_not_finite(pair, prompt, monkeypatch):
