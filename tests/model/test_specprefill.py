@@ -13,7 +13,7 @@ from tests.model.conftest import BUILT_IN
 from tests.reference.fixtures import LOGITS, model_path, rms
 from tests.reference.forward import ReferenceModel
 from vkprefill import SamplingConfig, SpecPrefill, SpecPrefillConfig
-from vkprefill.engine.model import SpeedMeter
+from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.specprefill import calibration, guards
 from vkprefill.specprefill.pipeline import MEMO_SIZE
 from vkprefill.specprefill.plan import RequestFacts, SpecPrefillReport

@@ -8,8 +8,8 @@ from tests.shaders.run_kernel import FOREIGN, PROFILES, UNTOUCHED, KernelRun, us
 from tests.shaders.test_attention import pack_cache
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
-from vkprefill.engine.capture import NUM_KEYS, NUM_QUERIES
 from vkprefill.engine.sizes import PAGE
+from vkprefill.engine.step import StepWord
 
 LIMIT = 1e-5  # absolute; rows lie between 0 and 1
 
@@ -53,7 +53,7 @@ def rows_of(
     table[: len(chosen)] = np.stack([chosen, at], axis=-1)
 
     run = KernelRun(device, tokens, num_rows, cache_len=cache_len)
-    set_step(run, {NUM_QUERIES: len(chosen), NUM_KEYS: num_keys})
+    set_step(run, {StepWord.NUM_QUERIES: len(chosen), StepWord.NUM_KEYS: num_keys})
     page_table = np.full(used + 2, FOREIGN, np.uint32)
     page_table[:used] = pages
     keys = run.input("keys", pack_cache(k, pages, used + 1, kv_type, True), by_row=False)

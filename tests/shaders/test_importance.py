@@ -6,8 +6,7 @@ import pytest
 from tests.shaders.run_kernel import FOREIGN, PROFILES, UNTOUCHED, KernelRun, check, using_profile
 from tests.shaders.test_attention_rows import set_step
 from vkprefill.engine import kernels
-from vkprefill.engine.capture import NUM_QUERIES
-from vkprefill.specprefill.scorer import PROMPT_KEYS
+from vkprefill.engine.step import StepWord
 from vkprefill.specprefill.selection import importance_from_rows, pool
 
 LIMIT = 1e-5  # of the RMS
@@ -30,7 +29,7 @@ def best_of(device, layers: list[np.ndarray], pool_size: int, *, spare: int = 2,
     """best [Q, T] after one importance call for each layer's rows [Q, H, T]; asserts that the rest is untouched."""
     queries, _, keys = layers[0].shape
     run = KernelRun(device, 1)
-    set_step(run, {NUM_QUERIES: queries, PROMPT_KEYS: keys})
+    set_step(run, {StepWord.NUM_QUERIES: queries, StepWord.PROMPT_KEYS: keys})
     best = run.output("best", queries + spare, keys + beyond, by_row=False)
     for i, rows in enumerate(layers):
         buffer = run.input(f"rows {i}", padded(rows, queries + spare, keys + beyond), by_row=False)
@@ -73,7 +72,7 @@ def test_max_over_layers(device, profile):
 def test_first_layer_forgets_what_was_there(device):
     high, low = softmax_rows(1, 2, 40) + np.float32(1), softmax_rows(1, 2, 40, 1)
     run = KernelRun(device, 1)
-    set_step(run, {NUM_QUERIES: 1, PROMPT_KEYS: 40})
+    set_step(run, {StepWord.NUM_QUERIES: 1, StepWord.PROMPT_KEYS: 40})
     best = run.output("best", 1, 40, by_row=False)
     for name, rows in (("high", high), ("low", low)):
         kernels.importance(run.program, run.input(name, rows, by_row=False), best, pool_size=1, first=True)
@@ -87,7 +86,7 @@ def test_sum_adds_to_what_is_there(device, queries, keys):
     stride, total = keys + 11, np.full(keys + 11, FOREIGN, np.uint32).view(np.float32)
     total[:keys] = before
     run = KernelRun(device, 1)
-    set_step(run, {NUM_QUERIES: queries, PROMPT_KEYS: keys})
+    set_step(run, {StepWord.NUM_QUERIES: queries, StepWord.PROMPT_KEYS: keys})
     buffer = run.input("best", padded(best[:, None], queries + 3, stride)[:, 0], by_row=False)
     out = run.in_out("total", total, by_row=False)
     for _ in range(3):

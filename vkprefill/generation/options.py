@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from vkprefill.engine.model import Model, PrefillProgress
+from vkprefill.engine.model import Model
+from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import RequestError
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.specprefill.plan import SparseRequest
