@@ -19,11 +19,14 @@ def small(load_model):
 
 @pytest.fixture
 def slots(small):
-    before = small.device.allocated.total(), len(small.pool.free_pages)
+    before = small.device.allocated.total(), len(small.runner.pool.free_pages)
     made = Slots(small, None, None, 3)
     yield made
     made.close()
-    assert (small.device.allocated.total(), len(small.pool.free_pages)) == before and small.pool.on_full is None
+    assert (
+        small.device.allocated.total(),
+        len(small.runner.pool.free_pages),
+    ) == before and small.runner.pool.on_full is None
 
 
 def answer(slots: Slots, ids: list[int], mark_at: tuple[int, ...] = (), max_tokens: int = 3) -> tuple[list[int], int]:

@@ -41,7 +41,7 @@ def draft():
 @pytest.fixture
 def new_session(built_in, draft):
     """new_session(): closed at the end; all memory of both models is back then."""
-    before = [(m.device.allocated.total(), len(m.pool.free_pages)) for m in (built_in, draft)]
+    before = [(m.device.allocated.total(), len(m.runner.pool.free_pages)) for m in (built_in, draft)]
     made: list[Session] = []
 
     def make() -> Session:
@@ -51,7 +51,7 @@ def new_session(built_in, draft):
     yield make
     for session in made:
         session.close()
-    assert [(m.device.allocated.total(), len(m.pool.free_pages)) for m in (built_in, draft)] == before
+    assert [(m.device.allocated.total(), len(m.runner.pool.free_pages)) for m in (built_in, draft)] == before
 
 
 @pytest.fixture(params=["template of the file", "thinking", "not thinking"])

@@ -50,11 +50,11 @@ def tiny_draft(load_model):
 def pair(tiny, tiny_draft):
     """Random models; what it took is given back."""
     tiny_draft.logits([1])
-    before = [(m.device.allocated.total(), len(m.pool.free_pages)) for m in (tiny, tiny_draft)]
+    before = [(m.device.allocated.total(), len(m.runner.pool.free_pages)) for m in (tiny, tiny_draft)]
     made = SpecPrefill(tiny, tiny_draft, SPARSE)
     yield made
     made.close()
-    assert [(m.device.allocated.total(), len(m.pool.free_pages)) for m in (tiny, tiny_draft)] == before
+    assert [(m.device.allocated.total(), len(m.runner.pool.free_pages)) for m in (tiny, tiny_draft)] == before
 
 
 def dense(model, token_ids) -> np.ndarray:
@@ -231,10 +231,10 @@ def test_a_callers_cache(pair, prompt):
 @pytest.mark.parametrize("options", [{"cached_n": 5}, {"mark_at": 5}, {"keep_ratio": 0.5}])
 def test_options_that_would_do_nothing(pair, prompt, options):
     """A whole prompt goes into an empty cache: there is nothing of it yet."""
-    pages = len(pair.target.pool.free_pages)
+    pages = len(pair.target.runner.pool.free_pages)
     with pytest.raises(vkprefill.RequestError, match=rf"found option {next(iter(options))}, wanted some of enabled"):
         pair.prefill(prompt, **options)
-    assert len(pair.target.pool.free_pages) == pages
+    assert len(pair.target.runner.pool.free_pages) == pages
 
 
 @pytest.mark.parametrize("cached_n", [-1, 300, 301, True, 1.0, None])

@@ -12,7 +12,7 @@ from vkprefill.cli import bench, capture, chat, devices, eval, explain, generate
 from vkprefill.cli.common import notice
 from vkprefill.cli.interrupt import INTERRUPTED
 from vkprefill.display import one_line
-from vkprefill.engine.memory import check_sizes
+from vkprefill.engine.sizes import check_sizes
 from vkprefill.errors import VkPrefillError
 
 SUBCOMMANDS = (generate, chat, explain, capture, eval, bench, serve, inspect, devices)
