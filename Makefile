@@ -14,9 +14,10 @@ smoke: setup
 test: setup
 	@.venv/bin/python -m pytest
 
-# Also what is exhaustive: every case where `make test` takes one of each kind.
+# Also what is exhaustive: every case where `make test` takes one of each kind; and numpy's other major version.
 test-all: setup
 	@.venv/bin/python -m pytest --exhaustive
+	@tools/test_numpy.sh
 
 lint: setup
 	@.venv/bin/ruff check .
