@@ -192,8 +192,8 @@ def num_launches(dispatches: Iterable[Dispatch]) -> int:
     count, written, read = 0, set(), set()
     for d in dispatches:
         bindings = load_shader(d.shader).bindings
-        reads = {id(b.tensor) for b, binding in zip(d.buffers, bindings, strict=True) if binding.read}
-        writes = {id(b.tensor) for b, binding in zip(d.buffers, bindings, strict=True) if binding.write}
+        reads = {b.serial for b, binding in zip(d.buffers, bindings, strict=True) if binding.read}
+        writes = {b.serial for b, binding in zip(d.buffers, bindings, strict=True) if binding.write}
         if (reads | writes) & written or writes & read:
             count, written, read = count + 1, set(), set()
         written |= writes

@@ -147,7 +147,7 @@ def noted_dispatches() -> Iterator[Mapping[Program, list[Dispatch]]]:
         work: float = 0.0,
         **others: object,
     ) -> None:
-        memories = tuple(id(buffer.tensor) for buffer in buffers)
+        memories = tuple(buffer.serial for buffer in buffers)
         noted.setdefault(program, []).append(Dispatch(shader, memories, workgroups, constants or {}, work))
         original(program, shader, buffers, workgroups, constants=constants, work=work, **others)
 

@@ -18,9 +18,6 @@ FOREIGN_VARIABLES += [setting.metadata["variable"] for setting in fields(SpecPre
 
 NOBODY = 65534  # a user id without rights
 
-# Opening a device hides Vulkan layers from this process (device.py); processes that tests start must not inherit that.
-LAYER_VARIABLES = {name: os.environ.get(name) for name in ("VK_LAYER_PATH", "VK_ADD_LAYER_PATH")}
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="also run tests marked exhaustive (make test-all)")
@@ -72,15 +69,6 @@ def environment(tmp_path_factory) -> Iterator[None]:
         for name in ("NO_PROXY", "no_proxy"):
             patch.setenv(name, "127.0.0.1,localhost")
         yield
-
-
-@pytest.fixture(autouse=True)
-def layer_variables_as_at_the_start() -> None:
-    for name, value in LAYER_VARIABLES.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def pytest_report_header() -> str:

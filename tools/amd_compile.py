@@ -46,6 +46,7 @@ from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS, Layout
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan.allocation import Allocation, Ledger
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device, ask_for_waves_of_32
 from vkprefill.vulkan.probe import DeviceInfo
@@ -74,11 +75,6 @@ Key = tuple[str, tuple[tuple[str, float], ...]]
 # ---- what the product dispatches
 
 
-class _RecordingBuffer(Buffer):
-    def free(self) -> None:
-        pass
-
-
 class _RecordingDevice(Device):
     """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing."""
 
@@ -88,16 +84,18 @@ class _RecordingDevice(Device):
         )
         self.profile = profile_for(self.info)
         self.lost, self.closed, self.seen = False, False, seen
+        self._ledger, self._staging = Ledger(), None
 
     def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
         # Zeros take no memory of the system where they are not looked at.
-        tensor = SimpleNamespace(data=lambda: np.zeros(int(np.prod(shape)), np.uint32))
-        return _RecordingBuffer(label, tuple(int(n) for n in shape), np.dtype(dtype), memory, kind, tensor, self)
+        owner = Allocation(self)
+        owner.tensor = SimpleNamespace(data=lambda: np.zeros(int(np.prod(shape)), np.uint32))
+        return Buffer(label, tuple(int(n) for n in shape), np.dtype(dtype), memory, kind, owner)
 
     def require(self, num_bytes: int, what: str) -> None:
         pass
 
-    def forget_algorithms(self, buffer: Buffer) -> None:
+    def give_back(self, owner: Allocation) -> None:
         pass
 
     def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:

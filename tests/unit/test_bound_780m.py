@@ -1,5 +1,6 @@
 """The arithmetic of benchmarks/bound_780m.py, by hand: seconds of single dispatches."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,11 @@ from benchmarks import bound_780m as bound
 from tools.amd_compile import Dispatch
 from vkprefill.vulkan.buffer import Buffer
 
+SERIALS = itertools.count()
+
 
 def buffer(*shape: int, kind: str = "activations") -> Buffer:
-    return Buffer("", shape, np.dtype(np.float32), "device", kind, SimpleNamespace(), None)
+    return Buffer("", shape, np.dtype(np.float32), "device", kind, SimpleNamespace(serial=next(SERIALS)))
 
 
 COMPILED = {"wave": 32, "waves": 10, "loops": {"loop": {"valu": 0.625, "lds": 0.02}}}
@@ -88,8 +91,6 @@ def test_other_kernels_move_their_activations():
 
 def test_launches_are_dispatches_that_wait():
     step, x, up, gate = buffer(16), buffer(512, 64), buffer(512, 64), buffer(512, 64)
-    for b in (step, x, up, gate):
-        b.tensor = object()
     one = Dispatch("rms_norm", {}, {}, (1, 1, 1), (step, x, buffer(64, kind="weights"), up))
     other = Dispatch("rms_norm", {}, {}, (1, 1, 1), (step, x, buffer(64, kind="weights"), gate))
     both = Dispatch("swiglu", {}, {}, (1, 1, 1), (step, up, gate))

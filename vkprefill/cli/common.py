@@ -237,7 +237,8 @@ def open_pair(
                 draft,
                 spec,
                 lambda one: notice(
-                    f"measuring the speed of {one.config.name} on this device, once (kept in {cache_file()})"
+                    f"measuring the speed of {one.config.name} on this device, once "
+                    f"(kept in {cache_file() or 'no file'})"
                 ),
             )
             yield model, draft, spec

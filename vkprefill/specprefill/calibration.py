@@ -33,9 +33,13 @@ class Speed:
     decode: float
 
 
-def cache_file() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "vkprefill" / "calibration.json"
+def cache_file() -> Path | None:
+    """Where speeds are stored: in XDG_CACHE_HOME, else in ~/.cache; None for a user without a home folder."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return base / "vkprefill" / "calibration.json"
 
 
 def speed_of(model: Model) -> Speed:
@@ -93,7 +97,9 @@ def _measure(model: Model) -> Speed:
     return Speed(count / min(times[1:]), 1 / min(decodes))
 
 
-def _load(path: Path) -> dict[str, Speed]:
+def _load(path: Path | None) -> dict[str, Speed]:
+    if path is None:
+        return {}
     try:
         return {
             key: Speed(_speed(value["prefill"]), _speed(value["decode"]))
@@ -118,8 +124,10 @@ def _warn_once(message: str) -> None:
     log.warning("%s", message)
 
 
-def _store(path: Path, key: str, speed: Speed) -> None:
+def _store(path: Path | None, key: str, speed: Speed) -> None:
     """Add an entry; the file is replaced as a whole, so a crash leaves the old one."""
+    if path is None:
+        return _warn_once("calibration: no home folder to keep speeds in; set XDG_CACHE_HOME")
     entries = {k: asdict(v) for k, v in _load(path).items()} | {key: asdict(speed)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import math
 import os
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
 from vkprefill.errors import DeviceError, OutOfMemoryError
+from vkprefill.vulkan.allocation import Allocation, Ledger, last_serial
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.probe import DeviceInfo, choose
 from vkprefill.vulkan.profiles import AMD, Profile, profile_for
@@ -28,18 +30,43 @@ log = logging.getLogger("vkprefill")
 UPLOAD_SLICE_BYTES = 16 << 20
 # Kept free on a CPU device, whose memory is everybody's: below this the machine starts to swap or to kill.
 CPU_RESERVE_BYTES = 512 << 20
+DRIVER_VARIABLES = ("RADV_PERFTEST", "VK_LAYER_PATH", "VK_ADD_LAYER_PATH")
 
 
 def _import_kp():
-    """kp may turn the validation layer on by itself; unless asked for, it is hidden from the loader."""
-    if "VK_LAYER_PATH" not in os.environ and "VK_INSTANCE_LAYERS" not in os.environ:
-        os.environ["VK_LAYER_PATH"] = tempfile.gettempdir()
-        os.environ["VK_ADD_LAYER_PATH"] = ""
     try:
         import kp
     except ImportError as error:
         raise DeviceError(f"kp (Kompute's Python package) cannot be imported: {error}; run: make setup") from None
     return kp
+
+
+@contextmanager
+def _environment_of_the_driver(info: DeviceInfo) -> Iterator[None]:
+    """What the Vulkan loader and the driver should find while they make kp's instance; afterwards, and for child
+    processes, all is as before.
+    """
+    before = {name: os.environ.get(name) for name in DRIVER_VARIABLES}
+    if info.vendor_id == AMD:
+        ask_for_waves_of_32(os.environ)
+    hide_layers(os.environ)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def hide_layers(environment: MutableMapping[str, str]) -> None:
+    """Unless the user asks for layers: a kp built without our switches turns the validation layer on by itself. The
+    loader is sent to look in this folder, where there is none and only those who can change this code can put one.
+    """
+    if "VK_LAYER_PATH" not in environment and "VK_INSTANCE_LAYERS" not in environment:
+        environment["VK_LAYER_PATH"] = str(Path(__file__).parent)
+        environment["VK_ADD_LAYER_PATH"] = ""
 
 
 def ask_for_waves_of_32(environment: MutableMapping[str, str]) -> None:
@@ -71,15 +98,14 @@ class Device:
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
         self.profile: Profile = profile_for(info)
-        self.allocated: Counter[str] = Counter()  # bytes by kind
+        self._ledger = Ledger()
         self.lost = False
         self.closed = False
-        if info.vendor_id == AMD:
-            ask_for_waves_of_32(os.environ)
         self._kp = _import_kp()
         self._barrier = _import_barrier()
         try:
-            self._manager = self._kp.Manager(info.index)
+            with _environment_of_the_driver(info):
+                self._manager = self._kp.Manager(info.index)
         except RuntimeError as error:
             raise DeviceError(f"device {info.index} ({info.name}): cannot be opened: {error}") from None
         self._staging: Buffer | None = None
@@ -104,6 +130,46 @@ class Device:
             raise DeviceError(f"{self.info.name}: the device is closed; load the model again")
 
     # -- memory --------------------------------------------------------------------------------------------------------
+
+    @property
+    def allocated(self) -> Counter[str]:
+        """Bytes by kind of all that is not given back."""
+        self._finish_giving_back()
+        return self._ledger.by_kind()
+
+    def give_back(self, owner: Allocation) -> None:
+        """For Allocation.free. Each step can be repeated, so one that was interrupted is finished by another call."""
+        if self.closed:
+            return
+        self._forget_algorithms(owner.serial)
+        if owner.tensor is not None:
+            owner.tensor.destroy()
+            owner.tensor = None
+        self._ledger.close(owner.serial)
+
+    def _finish_giving_back(self) -> None:
+        """What an interrupt kept an owner from giving back."""
+        for serial, owner in self._ledger.unfinished():
+            if owner is not None:
+                owner.free()
+            else:  # and its tensor with it, which kp frees when no algorithm holds it either
+                self._forget_algorithms(serial)
+                self._ledger.close(serial)
+
+    @contextmanager
+    def freed_on_error(self) -> Iterator[None]:
+        """What is allocated inside goes at once when an exception ends the block, not when its traceback goes. The
+        host slice for transfers stays.
+        """
+        start = last_serial()
+        try:
+            yield
+        except BaseException:
+            kept = self._staging.owner if self._staging else None
+            for owner in self._ledger.since(start):
+                if owner is not kept:
+                    owner.free()
+            raise
 
     def available_bytes(self) -> int:
         """What may still be allocated: the heaps less what is ours; on a CPU device what the machine has free."""
@@ -141,12 +207,13 @@ class Device:
             )
         self.require(num_bytes, label)
         types = self._kp.TensorTypes
+        owner = Allocation(self)
+        self._ledger.open(owner, kind, memory, num_bytes)
         # An untouched np.empty gives kp the size without committing host memory.
-        tensor = self._manager.tensor_t(
+        owner.tensor = self._manager.tensor_t(
             np.empty(num_bytes // 4, np.uint32), types.host if memory == "host" else types.storage
         )
-        self.allocated[kind] += num_bytes
-        return Buffer(label, shape, dtype, memory, kind, tensor, self)
+        return Buffer(label, shape, dtype, memory, kind, owner)
 
     def host_array(self, label: str, values: np.ndarray, *, kind: str = "scratch") -> Buffer:
         """A host buffer with this content."""
@@ -176,7 +243,7 @@ class Device:
             program.fill(buffer)
         program.run()
         for buffer in buffers:  # pipelines that nobody needs again
-            self.forget_algorithms(buffer)
+            self._forget_algorithms(buffer.serial)
 
     def download(self, buffer: Buffer) -> np.ndarray:
         """A copy of a device buffer's content."""
@@ -210,17 +277,18 @@ class Device:
         """A kp Algorithm, which is a pipeline and its bindings. Equal ones are shared: layers differ in push words
         only.
         """
-        key = (shader.name, tuple(id(b.tensor) for b in buffers), workgroups, spec.tobytes(), len(push))
-        if key not in self._algorithms:
-            self._algorithms[key] = self._manager.algorithm(
-                [b.tensor for b in buffers], shader.code, workgroups, spec, push
-            )
-        return self._algorithms[key]
+        key = (shader.name, tuple(b.serial for b in buffers), workgroups, spec.tobytes(), len(push))
+        found = self._algorithms.get(key)
+        if found is None:
+            tensors = [b.tensor for b in buffers]
+            found = self._algorithms[key] = self._manager.algorithm(tensors, shader.code, workgroups, spec, push)
+        return found
 
-    def forget_algorithms(self, buffer: Buffer) -> None:
-        """Drop the algorithms that bind a buffer, which is about to be freed."""
-        for key in [key for key in self._algorithms if id(buffer.tensor) in key[1]]:
-            del self._algorithms[key]
+    def _forget_algorithms(self, serial: int) -> None:
+        """Drop the algorithms that bind this memory."""
+        for key in self._algorithms.copy():
+            if serial in key[1]:
+                self._algorithms.pop(key, None)
 
     def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
         """An empty program. step: the buffer that tells kernels how many of num_rows tokens are in use."""
@@ -229,10 +297,10 @@ class Device:
 
     def close(self) -> None:
         """Destroy the device with all its buffers and programs, which must not be used afterwards."""
-        if not self.closed:
-            self.closed = True
-            self._manager.destroy()
-            self.allocated.clear()
+        self.closed = True
+        self._manager.destroy()  # a second time, it does nothing
+        self._algorithms.clear()
+        self._ledger.clear()
 
 
 def free_ram_bytes() -> int:

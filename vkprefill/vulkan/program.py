@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from vkprefill.errors import DeviceError
@@ -21,7 +21,8 @@ class Program:
     """Dispatches, recorded once and run any number of times.
 
     A dispatch that depends on an earlier one gets a barrier before it (see ARCHITECTURE.md); a submission ends when its
-    work passes the profile's bound.
+    work passes the profile's bound. What a program binds is not dropped while it lives; once some of it was freed, the
+    program refuses to run.
     """
 
     def __init__(self, device: Device, name: str, step: Buffer | None, num_rows: int) -> None:
@@ -34,6 +35,7 @@ class Program:
         self.dispatches: list[tuple[str, float]] = []  # (shader, floating point operations or 0) of each
         self.shaders: set[str] = set()
         self._sequences: list = []
+        self._bound: dict[int, Buffer] = {}  # a buffer of each memory: held, so that dropping one elsewhere is no harm
         self._written: set[int] = set()
         self._read: set[int] = set()
         self._work = 0.0
@@ -51,21 +53,20 @@ class Program:
         label: str = "",
     ) -> None:
         """Append a dispatch. buffers in binding order; constants and push by name; work in flops."""
-        self.device.check_open()
         shader = load_shader(shader_name)
         label = f"{self.name}.{self.prefix}{label or shader_name}"
         if len(buffers) != len(shader.bindings):
             raise TypeError(f"{label}: {len(buffers)} buffers given, {len(shader.bindings)} bindings declared")
-        if freed := [b.label for b in buffers if b.tensor is None]:
-            raise TypeError(f"{label}: {', '.join(freed)} was freed")
+        self._check(label, buffers)
         if not all(1 <= n <= MAX_GRID for n in workgroups):
             raise TypeError(f"{label}: grid {workgroups} is outside 1..{MAX_GRID}")
         spec = pack_words(label, "constants", shader.constants, constants or {})
         words = pack_words(label, "push words", shader.push, push or {})
         algorithm = self.device.algorithm(shader, buffers, workgroups, spec, words)
 
-        reads = {id(b.tensor) for b, binding in zip(buffers, shader.bindings, strict=True) if binding.read}
-        writes = {id(b.tensor) for b, binding in zip(buffers, shader.bindings, strict=True) if binding.write}
+        self._bound |= {b.serial: b for b in buffers}
+        reads = {b.serial for b, binding in zip(buffers, shader.bindings, strict=True) if binding.read}
+        writes = {b.serial for b, binding in zip(buffers, shader.bindings, strict=True) if binding.write}
         depends = (reads | writes) & self._written or writes & self._read
         if (
             not self._sequences
@@ -96,7 +97,9 @@ class Program:
         self._work = 0.0
 
     def _end_submission(self) -> None:
-        """Make what was written visible to the CPU too."""
+        """Make what was written visible to the CPU too. Without the barrier operation that is left to the driver: it
+        flushes what was written to coherent memory before it signals the fence.
+        """
         if self._sequences and self._written and self.device.has_barrier:
             self._sequences[-1].record(self.device._barrier())
             self._written.clear()
@@ -124,13 +127,21 @@ class Program:
             label=f"fill {target.label}",
         )
 
+    def _check(self, label: str, buffers: Iterable[Buffer]) -> None:
+        """Raise DeviceError where kp would crash."""
+        self.device.check_open()
+        if freed := [b.label for b in buffers if b.owner.freed]:
+            raise DeviceError(f"{label}: {', '.join(freed)} was freed, with the model or cache it belonged to")
+
     @property
     def num_submissions(self) -> int:
         return len(self._sequences)
 
     def run(self, between: Callable[[], None] | None = None) -> None:
-        """Run all submissions in order; `between` is called after each. Raises DeviceError when the device is lost."""
-        self.device.check_open()
+        """Run all submissions in order; `between` is called after each. Raises DeviceError when the device is lost, or
+        something that a dispatch binds was freed.
+        """
+        self._check(self.name, self._bound.values())
         self._end_submission()
         if self.device.lost:
             raise DeviceError(f"{self.device.info.name}: the device was lost earlier; load the model again")

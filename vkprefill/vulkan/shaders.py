@@ -39,6 +39,14 @@ class Shader:
     push: tuple[tuple[str, str], ...]
 
 
+def _sources_are_ours() -> bool:
+    """Whether this is a checkout. Beside an installed package, `shaders` is another package's folder."""
+    try:
+        return SOURCES.is_dir() and 'name = "vkprefill"' in (SOURCES.parent / "pyproject.toml").read_text()
+    except (OSError, ValueError):
+        return False
+
+
 def _sources_hash(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
@@ -57,7 +65,7 @@ def manifest() -> dict[str, dict]:
         shaders, sources = content["shaders"], content["sources"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DeviceError(f"shaders: {SPIRV / 'manifest.json'} is missing or damaged ({error}); {_REMEDY}") from None
-    if SOURCES.is_dir() and _sources_hash(SOURCES) != sources:
+    if _sources_are_ours() and _sources_hash(SOURCES) != sources:
         raise DeviceError(f"shaders: the compiled shaders in {SPIRV} are not those of {SOURCES}; {_REMEDY}")
     return shaders
 
