@@ -84,7 +84,7 @@ class _RecordingDevice(Device):
         )
         self.profile = profile_for(self.info)
         self.lost, self.closed, self.seen = False, False, seen
-        self._ledger, self._staging = Ledger(), None
+        self._ledger, self._algorithms, self._staging = Ledger(), {}, None
 
     def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
         # Zeros take no memory of the system where they are not looked at.

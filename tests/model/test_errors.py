@@ -140,9 +140,12 @@ def test_out_of_memory_is_refused_before_anything_is_allocated(monkeypatch, max_
     opened = []
     open_device = device.Device.open
 
+    def never(label, *_, **__):
+        raise AssertionError(f"{label} allocated")
+
     def opening(wanted=None):
         opened.append(open_device(wanted))
-        opened[-1].allocated = _Never()
+        monkeypatch.setattr(opened[-1], "buffer", never)
         return opened[-1]
 
     monkeypatch.setattr(device.Device, "open", opening)
@@ -150,13 +153,6 @@ def test_out_of_memory_is_refused_before_anything_is_allocated(monkeypatch, max_
     with pytest.raises(vkprefill.OutOfMemoryError, match=r"needs \d+ MiB, .* has 3 MiB left"):
         vkprefill.load(model_path("tiny-a-f32"), max_context=max_context)
     assert opened[0].closed
-
-
-class _Never(dict):
-    """Stands for the amounts allocated: there must not be any."""
-
-    def __missing__(self, kind: str) -> int:
-        raise AssertionError(f"{kind} allocated")
 
 
 def test_free_ram_decides_on_a_cpu_device(tiny, monkeypatch):
