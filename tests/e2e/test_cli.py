@@ -12,15 +12,18 @@ import sys
 import termios
 import time
 from array import array
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+import vkprefill
 from tests.e2e.conftest import COMMAND, DEMO, PATIENCE_S, ROOT, TINY, Outcome
 from tests.reference.fixtures import FIXTURES, model_path
 from vkprefill.display import visible
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.tokenizer import Tokenizer
+from vkprefill.vulkan.probe import choose
 
 SUBCOMMANDS = ("generate", "chat", "inspect", "devices")
 TIMINGS = {
@@ -191,6 +194,50 @@ def test_inspect(cli, name):
 def test_inspect_for_people(cli):
     outcome = cli("inspect", "-m", TINY)
     assert outcome.code == 0 and "total" in outcome.out and "kv_cache" in outcome.out
+
+
+@pytest.mark.parametrize("options", [(), ("-c", "512"), ("-c", "300", "-b", "64", "-ctk", "f32")], ids=" ".join)
+def test_inspect_has_the_bill_of_the_device(cli, gpu, options):
+    """That of the loaded model; a GPU's timing at load may make a step shorter, never longer."""
+    shown = json.loads(cli("inspect", "-m", TINY, "--json", *options).out)
+    sizes = {"-c": "max_context", "-b": "prefill_chunk", "-ctk": "kv_type"}
+    given = {sizes[name]: value for name, value in zip(options[::2], options[1::2], strict=True)}
+    given |= {name: int(value) for name, value in given.items() if value.isdecimal()}
+    with vkprefill.load(TINY, **given) as model:
+        assert shown["device"] == model.device.info.name and shown["prefill_chunk"] >= model.prefill_chunk
+        if shown["prefill_chunk"] == model.prefill_chunk and shown["max_context"] == model.max_context:
+            assert shown["memory"] == {**asdict(model.memory), "total": model.memory.total}
+
+
+def test_inspect_of_a_device(cli_here, gpu):
+    info = choose(None)
+    by_name = json.loads(cli_here("inspect", "-m", TINY, "--json", "--device", info.name).out)
+    assert by_name["device"] == info.name
+    assert_error(cli_here("inspect", "-m", TINY, "--device", "no such device"), "no devices have this in their name")
+
+
+BROKEN = {  # bytes of the tiny model -> others
+    "tokenizer": (b"gpt2", b"gpt9"),
+    "template's syntax": (b"{% endfor %}", b"{% endfob %}"),
+    "template that fails": (b"m['role'] }}", b"m.get(9)() "),
+    "template's type": (b"chat_template\x08", b"chat_template\x0b"),
+    "tensor's type": (
+        b"output_norm.weight\1\0\0\0@" + b"\0" * 11,
+        b"output_norm.weight\1\0\0\0@" + b"\0" * 7 + b"\x0a\0\0\0",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_inspect_refuses_what_generate_refuses(cli_here, gpu, tmp_path, what):
+    path = tmp_path / "broken.gguf"
+    whole = Path(TINY).read_bytes()
+    assert whole.count(BROKEN[what][0]) == 1
+    path.write_bytes(whole.replace(*BROKEN[what]))
+    refused = cli_here("generate", "-m", path, "-p", "Hello", "-n", "1", "-c", "256")
+    assert_error(refused, "broken.gguf|chat template|tokenizer")
+    outcome = cli_here("inspect", "-m", path)
+    assert (outcome.code, outcome.out, outcome.error_lines) == (1, "", refused.error_lines)
 
 
 def test_devices(cli, gpu):

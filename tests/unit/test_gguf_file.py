@@ -256,7 +256,7 @@ def test_paths_that_cannot_be_read(tmp_path):
         ("absent.gguf", "absent.gguf: cannot be read: no such file or directory"),
         ("", "is a directory, wanted a GGUF file"),
         ("fifo", "fifo: is not a regular file, wanted a GGUF file"),
-        ("a\0b", "cannot be read: embedded null byte"),
+        ("a\0b", "cannot be read: .*embedded null (byte|character)"),
         ("x" * 300, "cannot be read: file name too long"),
     ]:
         with pytest.raises(GGUFError, match=message) as caught:

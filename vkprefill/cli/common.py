@@ -49,7 +49,7 @@ def terminal_text(text: str) -> str:
     return text
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
+def add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("-m", "--model", metavar="FILE", help="GGUF file (default: the built-in demo model)")
     group.add_argument(
@@ -68,10 +68,9 @@ def add_model_options(parser: argparse.ArgumentParser, *, device: bool = True) -
     group.add_argument(
         "-ctv", "--cache-type-v", choices=KV_TYPES, help="the same as -ctk; keys and values have one type"
     )
-    if device:
-        group.add_argument(
-            "--device", metavar="DEVICE", help="index or part of the name of a Vulkan device (see: vkprefill devices)"
-        )
+    group.add_argument(
+        "--device", metavar="DEVICE", help="index or part of the name of a Vulkan device (see: vkprefill devices)"
+    )
 
 
 def add_draft_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConfig | None = None) -> None:

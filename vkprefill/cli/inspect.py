@@ -1,4 +1,4 @@
-"""vkprefill inspect: what a file is and what it will take, without a GPU."""
+"""vkprefill inspect: what a file is, whether it can be used, and what it will take of a device's memory."""
 
 from __future__ import annotations
 
@@ -8,22 +8,28 @@ from collections import Counter
 from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
-from vkprefill.engine.memory import memory_bill
+from vkprefill.engine.memory import chunk_for, memory_bill
 from vkprefill.engine.sizes import Sizes
+from vkprefill.errors import DeviceError
 from vkprefill.gguf.config import ModelConfig
-from vkprefill.gguf.file import open_gguf
+from vkprefill.gguf.file import GGUFFile, open_gguf
 from vkprefill.gguf.tensors import check_tensors, tensor_specs
-from vkprefill.vulkan.profiles import LARGEST
+from vkprefill.text.chat_template import ChatTemplate
+from vkprefill.text.tokenizer import Tokenizer
+from vkprefill.vulkan.probe import choose
+from vkprefill.vulkan.profiles import LARGEST, Profile, profile_for
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
     parser = subcommands.add_parser(
         "inspect",
         help="print a model's configuration and memory bill",
-        description="Print a model's configuration and memory bill. No GPU is touched.",
+        description="Print a model's configuration and its memory bill on the device that would run it. All checks of "
+        "the file are made that loading makes. The device is only asked what it is; without one the bill "
+        "has the largest steps that any device takes.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_model_options(parser, device=False)
+    add_model_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -31,9 +37,11 @@ def run(args: argparse.Namespace) -> int:
     file = open_gguf(model_path(args))
     config = ModelConfig.from_gguf(file)
     check_tensors(file, config)
+    check_text(file, config)
+    device, profile = device_and_profile(args)
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
-    chunk = LARGEST.prefill_chunk if args.batch_size is None else args.batch_size
-    bill = memory_bill(file, Sizes(config, LARGEST, context, kv_type(args), chunk))
+    chunk = args.batch_size or (chunk_for(config, profile) if device else profile.prefill_chunk)
+    bill = memory_bill(file, Sizes(config, profile, context, kv_type(args), chunk))
     types = Counter(file.info(spec.name).type.name for spec in tensor_specs(config))
     parameters = sum(info_size(file.info(spec.name).shape) for spec in tensor_specs(config))
     if args.json:
@@ -46,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
                     "types": types,
                     "config": asdict(config),
                     "max_context": context,
+                    "prefill_chunk": chunk,
+                    "device": device,
                     "memory": {**asdict(bill), "total": bill.total},
                 }
             )
@@ -61,10 +71,32 @@ def run(args: argparse.Namespace) -> int:
             attention = config.attention_layers
             value = f"{len(config.linear_layers)} linear_attention, {len(attention)} full_attention {attention}"
         print(f"  {name:24} {value}")
-    print(f"memory for a context of {context} tokens, KV cache {kv_type(args)}, prefill in steps of {chunk} tokens:")
+    print(
+        f"memory for a context of {context} tokens, KV cache {kv_type(args)}, prefill in steps of {chunk} tokens "
+        f"({f'on {device}' if device else 'no Vulkan device here: the most that any takes'}):"
+    )
     for name, num_bytes in {**asdict(bill), "total": bill.total}.items():
         print(f"  {name:24} {num_bytes / 2**20:12,.2f} MiB")
     return 0
+
+
+def check_text(file: GGUFFile, config: ModelConfig) -> None:
+    """Raises VkPrefillError for a tokenizer or a chat template that cannot be used."""
+    tokenizer = Tokenizer.from_metadata(file.metadata, config.vocab_size)
+    template = ChatTemplate.from_metadata(file.metadata, tokenizer)
+    if template is not None:
+        template.encode([{"role": "user", "content": "Hello"}])
+
+
+def device_and_profile(args: argparse.Namespace) -> tuple[str | None, Profile]:
+    """The name of the device that would be used, and its profile; without a device that of the largest bill."""
+    try:
+        info = choose(args.device)
+    except DeviceError:
+        if args.device is not None:
+            raise
+        return None, LARGEST
+    return info.name, profile_for(info)
 
 
 def info_size(shape: tuple[int, ...]) -> int:

@@ -11,6 +11,7 @@ from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile
 from vkprefill.vulkan.device import UPLOAD_SLICE_BYTES, Device
+from vkprefill.vulkan.profiles import Profile
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class LoadOptions:
 
 def fit(file: GGUFFile, config: ModelConfig, device: Device, options: LoadOptions) -> Sizes:
     """The sizes to load a model with on a device. Raises OutOfMemoryError where they are more than it has."""
-    chunk = options.prefill_chunk or chunk_for(config, device)
+    chunk = options.prefill_chunk or chunk_for(config, device.profile)
     sizes = Sizes(config, device.profile, options.max_context or PAGE, options.kv_type, chunk)
     if options.max_context is None:
         sizes = replace(sizes, max_context=_longest_context(file, sizes, device, options.reserve_bytes))
@@ -70,11 +71,11 @@ def fit(file: GGUFFile, config: ModelConfig, device: Device, options: LoadOption
     return sizes
 
 
-def chunk_for(config: ModelConfig, device: Device) -> int:
+def chunk_for(config: ModelConfig, profile: Profile) -> int:
     """The profile's chunk, or less where one dispatch of the largest matrix would pass the bound of a submission."""
     widest = max(config.intermediate_size, config.conv_dim, 2 * config.q_dim)
-    most = int(device.profile.submission_flop / (2.0 * widest * config.hidden_size))
-    return max(32, min(device.profile.prefill_chunk, most // 32 * 32))
+    most = int(profile.submission_flop / (2.0 * widest * config.hidden_size))
+    return max(32, min(profile.prefill_chunk, most // 32 * 32))
 
 
 def _longest_context(file: GGUFFile, least: Sizes, device: Device, reserve_bytes: int) -> int:

@@ -65,8 +65,7 @@ class Model:
         self.config = ModelConfig.from_gguf(file)
         check_tensors(file, self.config)
         self.tokenizer = Tokenizer.from_metadata(file.metadata, self.config.vocab_size)
-        template = file.metadata.get("tokenizer.chat_template")
-        self.chat_template = None if template is None else ChatTemplate(template, self.tokenizer)
+        self.chat_template = ChatTemplate.from_metadata(file.metadata, self.tokenizer)
         self.kv_type = options.kv_type
         report("opening the device", 0, 1)
         self._owns_device = not isinstance(device, Device)

@@ -92,7 +92,7 @@ class Runner:
     def fit_submissions(self, wanted_chunk: int | None) -> None:
         """Bound submissions by a short timing; a chunk that nobody asked for becomes shorter where that is too much."""
         self.forward.fit_submissions(self.sizes.rows)
-        chunk = wanted_chunk or min(self.sizes.prefill_chunk, chunk_for(self.config, self.device))
+        chunk = wanted_chunk or min(self.sizes.prefill_chunk, chunk_for(self.config, self.device.profile))
         self.sizes = replace(self.sizes, prefill_chunk=chunk)
 
     def record(self, report: Progress) -> None:

@@ -13,6 +13,8 @@ the tokens it had. Everywhere else a template's own tests for such text fail: a 
 tags, which Qwen3.5's would take for a tool's result, is a question like any other.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess
@@ -61,6 +63,12 @@ class ChatTemplate:
         self._source = source
         self._token_variables = _token_variables(tokenizer)
         self._renderer = _Renderer(source, time_limit_s)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, object], tokenizer: Tokenizer) -> ChatTemplate | None:
+        """That of a file's metadata, None where it has none."""
+        source = metadata.get("tokenizer.chat_template")
+        return None if source is None else cls(source, tokenizer)
 
     def render(
         self,
@@ -239,7 +247,7 @@ class _Renderer:
         return reply if reply.endswith("\n") else ""
 
 
-def _end_process(process: "subprocess.Popen[str]") -> None:
+def _end_process(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
 
