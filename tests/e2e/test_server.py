@@ -376,6 +376,20 @@ def test_killed_server_takes_its_engine_along_and_starts_again():
         assert answer["choices"][0]["message"]["content"] == DEMO[0]["answer"]
 
 
+def test_engine_that_hangs_is_built_again():
+    with ServerProcess("-c", 1024, "--no-specprefill", "--engine-timeout", 20) as server:
+        body = {"messages": user(DEMO[0]["user"]), "stream": True}
+        assert server.client.post("/v1/chat/completions", json=body).status_code == 200
+        with ThreadPoolExecutor(1) as pool, server.engine_paused():
+            waiting = pool.submit(server.client.post, "/v1/chat/completions", json=body)
+            server.wait_for(lambda: server.client.get("/health").json()["status"] == "device lost")
+        *_, last, end = filter(None, waiting.result().text.splitlines())
+        assert end == "data: [DONE]" and "no sign of life for 20 s" in json.loads(last[6:])["error"]["message"]
+        server.wait_until_ready()
+        answer = server.client.post("/v1/chat/completions", json={**body, "stream": False}).json()
+        assert answer["choices"][0]["message"]["content"] == DEMO[0]["answer"]
+
+
 def test_lost_engine_is_built_again_once():
     with ServerProcess("-c", 1024, "--no-specprefill") as server, ThreadPoolExecutor(1) as pool:
         hello = {"messages": user("Hello"), "max_tokens": 1}

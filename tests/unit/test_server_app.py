@@ -1,7 +1,9 @@
 """The routes with a scripted engine: no GPU, no socket."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -14,7 +16,7 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("starlette")
 
 from vkprefill.server.api_error import ApiError  # noqa: E402
-from vkprefill.server.engine.jobs import Done, Job, Piece, Progress, Ready  # noqa: E402
+from vkprefill.server.engine.jobs import Done, Job, Piece, Progress, Queued, Ready  # noqa: E402
 from vkprefill.server.http import app as app_module  # noqa: E402
 from vkprefill.server.http.access import Access  # noqa: E402
 from vkprefill.server.http.app import build_app  # noqa: E402
@@ -58,7 +60,7 @@ TIMINGS = {
 
 
 class ScriptedEngine:
-    """Stands in for EngineClient: answers each job with the same pieces, or fails."""
+    """Stands in for EngineClient: answers each job with the same pieces, or refuses it, or fails."""
 
     def __init__(self) -> None:
         self.ready: Ready | None = Ready("a device", 512, 64)
@@ -68,10 +70,13 @@ class ScriptedEngine:
         self.finish_reason = "stop"
         self.jobs: list[Job] = []
 
-    async def run(self, job: Job) -> AsyncIterator[object]:
+    def run(self, job: Job) -> AsyncIterator[object]:
         self.jobs.append(job)
         if self.error is not None and self.error.status != 500:
             raise self.error
+        return self._events(job)
+
+    async def _events(self, job: Job) -> AsyncIterator[object]:
         yield Progress(1, "score", 2, 6, 4, 0.5)
         for index, piece in enumerate(self.pieces):
             entry = {"id": index, "token": piece, "bytes": list(piece.encode()), "logprob": -0.5, "top_logprobs": []}
@@ -260,6 +265,97 @@ def test_errors_before_the_answer(send, engine, status):
         response = send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": stream})
         assert response.status_code == status and response.json()["error"]["message"] == "why"
         assert response.headers.get("retry-after") == ("7" if status == 503 else None)
+
+
+class Silent:
+    """A job of which nothing comes until the test says so: an async iterator."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[object] = asyncio.Queue()
+
+    def __aiter__(self) -> "Silent":
+        return self
+
+    async def __anext__(self) -> object:
+        event = await self.events.get()
+        if isinstance(event, ApiError):
+            raise event
+        return event
+
+    async def aclose(self) -> None:
+        pass
+
+
+def sent_by(service: Service, path: str, body: dict[str, object], react: Callable[[str], None]) -> str:
+    """The text of a stream; react: called with what has come so far after each part."""
+
+    async def exchange() -> str:
+        text = ""
+
+        async def send(message: dict[str, object]) -> None:
+            nonlocal text
+            assert message.get("status", 200) == 200
+            text += message.get("body", b"").decode()
+            react(text)
+
+        async def receive() -> dict[str, object]:
+            if messages:
+                return messages.pop()
+            await anyio.sleep_forever()
+
+        messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+        with anyio.fail_after(60):
+            await build_app(service)(scope, receive, send)
+        return text
+
+    return anyio.run(exchange)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("end", [Done(1, "stop", TIMINGS, REPORT), ApiError(400, "kept_ranges: no", param="x")])
+def test_stream_speaks_from_its_beginning(service, engine, path, end):
+    """Status and first chunk at once, comments while nothing comes, places in the queue where asked for, and errors
+    of the engine as events."""
+    run = Silent()
+    engine.run = lambda job: run
+    steps = iter([Queued(1, 2, 10, 7.5), Progress(1, "score", 2, 6, 4, 0.5), Piece(1, "Hi"), end])
+    pings = 0
+
+    def react(text: str) -> None:
+        nonlocal pings
+        if text.count(": ping\n\n") > pings:  # the next event comes after a comment
+            pings += 1
+            run.events.put_nowait(next(steps))
+
+    body = {"messages": HELLO, "prompt": "Hi", "stream": True, "return_progress": True}
+    text = sent_by(replace(service, ping_s=0.01), path, body, react)
+    parts = [part for part in text.split("\n\n") if part]
+    if "chat" in path:
+        assert '"role":"assistant"' in parts.pop(0)
+    assert parts[0] == ": ping" and parts.count(": ping") >= 4 and parts[-1] == "data: [DONE]"
+    chunks = [json.loads(part[6:]) for part in parts if part.startswith("data: {")]
+    assert chunks[0]["prompt_progress"] == {
+        "total": 10,
+        "cache": 0,
+        "processed": 0,
+        "time_ms": 7.5,
+        "stage": "queue",
+        "queue_position": 2,
+    }
+    assert chunks[1]["prompt_progress"]["stage"] == "score"
+    if isinstance(end, ApiError):
+        assert chunks[-1]["error"]["message"] == "kept_ranges: no"
+    else:
+        assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_places_only_where_asked_for(service, engine):
+    run = Silent()
+    engine.run = lambda job: run
+    for event in (Queued(1, 2, 10, 7.5), Done(1, "stop", TIMINGS, REPORT)):
+        run.events.put_nowait(event)
+    assert "queue" not in sent_by(service, "/v1/completions", {"prompt": "Hi", "stream": True}, lambda text: None)
 
 
 def test_error_in_the_midst_of_a_stream(send, engine):

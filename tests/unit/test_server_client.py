@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,20 @@ anyio = pytest.importorskip("anyio")
 
 from vkprefill.server.api_error import ApiError  # noqa: E402
 from vkprefill.server.engine.client import EngineClient  # noqa: E402
-from vkprefill.server.engine.jobs import CANCELLED, Cancel, Done, EngineOptions, Failed, Job, Piece, Ready  # noqa: E402
+from vkprefill.server.engine.jobs import (  # noqa: E402
+    CANCELLED,
+    Alive,
+    Cancel,
+    Done,
+    EngineOptions,
+    Failed,
+    Job,
+    Loading,
+    Piece,
+    Queued,
+    Ready,
+    Stop,
+)
 
 PATIENCE_S = 60  # only what hangs takes longer
 JOB = Job(0, (1, 2))
@@ -25,22 +38,24 @@ class Played(EngineClient):
         super().__init__(options, max_waiting=max_waiting, on_ready=print, on_failure=print)
         self.ready = Ready("a device", 512, 64)
         self.sent: list[object] = []
+        self.put = self._take
 
     def _send(self, message: object) -> None:
         self.sent.append(message)
 
     async def until_sent(self, count: int) -> None:
-        with anyio.fail_after(PATIENCE_S):
-            while len(self.sent) < count:
-                await asyncio.sleep(0.001)
-
-    def put(self, event: object) -> None:
-        self._events.put_nowait(event)
+        await until(lambda: len(self.sent) >= count)
 
 
-async def collect(events: AsyncIterator[object]) -> list[object]:
-    async with contextlib.aclosing(events):
-        return [event async for event in events]
+async def collect(client: EngineClient) -> list[object]:
+    """What comes of a job but its places in the queue."""
+    return await collect_run(client.run(JOB))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def done(job_id: int) -> Done:
@@ -50,7 +65,7 @@ def done(job_id: int) -> Done:
 def test_jobs_take_their_turns():
     async def scenario() -> None:
         client = Played()
-        tasks = [asyncio.create_task(collect(client.run(JOB))) for _ in range(3)]
+        tasks = [asyncio.create_task(collect(client)) for _ in range(3)]
         for number in (1, 2, 3):
             await client.until_sent(number)
             assert client.sent[-1].job_id == number and (client.running, client.waiting) == (1, 3 - number)
@@ -65,10 +80,10 @@ def test_jobs_take_their_turns():
 def test_full_queue():
     async def scenario() -> None:
         client = Played(max_waiting=1)
-        tasks = [asyncio.create_task(collect(client.run(JOB))) for _ in range(2)]
+        tasks = [asyncio.create_task(collect(client)) for _ in range(2)]
         await client.until_sent(1)
         with pytest.raises(ApiError, match="1 requests are waiting") as refused:
-            await collect(client.run(JOB))
+            await collect(client)
         assert refused.value.status == 503 and refused.value.headers()["Retry-After"] == "2"
         for number in (1, 2):
             await client.until_sent(number)
@@ -81,7 +96,7 @@ def test_full_queue():
 def test_cancelled_job_is_stopped_before_the_next_begins():
     async def scenario() -> None:
         client = Played()
-        first, second = (asyncio.create_task(collect(client.run(JOB))) for _ in range(2))
+        first, second = (asyncio.create_task(collect(client)) for _ in range(2))
         await client.until_sent(1)
         first.cancel()
         await client.until_sent(2)
@@ -100,7 +115,7 @@ def test_cancelled_job_is_stopped_before_the_next_begins():
 def test_cancelled_in_the_queue():
     async def scenario() -> None:
         client = Played()
-        first, second = (asyncio.create_task(collect(client.run(JOB))) for _ in range(2))
+        first, second = (asyncio.create_task(collect(client)) for _ in range(2))
         await client.until_sent(1)
         second.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -118,11 +133,11 @@ def test_cancelled_at_any_moment():
 
     async def scenario(steps: int) -> None:
         client = Played()
-        job = asyncio.create_task(collect(client.run(JOB)))
+        job = asyncio.create_task(collect(client))
         for _ in range(steps):
             await asyncio.sleep(0)
         job.cancel()
-        following = asyncio.create_task(collect(client.run(JOB)))
+        following = asyncio.create_task(collect(client))
         while not following.done():
             await asyncio.sleep(0.001)
             for message in list(client.sent):
@@ -144,7 +159,7 @@ def test_failures():
         client = Played()
         for status, retry in ((400, None), (503, "1")):
             client.sent.clear()
-            job = asyncio.create_task(collect(client.run(JOB)))
+            job = asyncio.create_task(collect(client))
             await client.until_sent(1)
             client.put(Failed(client.sent[0].job_id, status, "why"))
             with pytest.raises(ApiError, match="why") as failed:
@@ -159,7 +174,148 @@ def test_not_ready():
         client = Played()
         client.ready, client.stage = None, "loading weights 40 %"
         with pytest.raises(ApiError, match="loading weights 40 %") as refused:
-            await collect(client.run(JOB))
+            await collect(client)
         assert refused.value.status == 503 and refused.value.code == "loading"
+
+    asyncio.run(scenario())
+
+
+def test_places_in_the_queue():
+    async def scenario() -> None:
+        client = Played(max_waiting=3)
+        first, second, third, fourth = (client.run(JOB) for _ in range(4))
+        client.put(done(1))
+        await third.aclose()
+        client.put(done(2))
+        client.put(done(4))
+        for run, places in ((first, []), (second, [1]), (fourth, [3, 2, 1])):
+            *queued, _ = [event async for event in run]
+            assert [event.ahead for event in queued] == places and {event.total for event in queued} <= {2}
+        assert (client.running, client.waiting) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_turn_ends_with_the_engine_not_with_the_reader():
+    """An answer that nobody reads waits; the next job has its turn."""
+
+    async def scenario() -> None:
+        client = Played()
+        first, second = client.run(JOB), client.run(JOB)
+        for number in range(1000):
+            client.put(Piece(1, str(number)))
+        client.put(done(1))
+        assert client.sent[-1].job_id == 2 and (client.running, client.waiting) == (1, 0)
+        client.put(done(2))
+        assert [event async for event in second][-1] == done(2)
+        assert [event async for event in first] == [*(Piece(1, str(n)) for n in range(1000)), done(1)]
+        await first.aclose()
+        assert client.sent[2:] == [], "nothing to cancel"
+
+    asyncio.run(scenario())
+
+
+class Process:
+    """In place of EngineProcess: the test says what it does."""
+
+    made: list["Process"]
+
+    def __init__(self, options: EngineOptions, take: Callable[[object], None]) -> None:
+        self.take, self.sent, self.killed, self.ended = take, [], False, asyncio.Event()
+        self.made.append(self)
+
+    async def start(self) -> None:
+        pass
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+
+    def kill(self) -> None:
+        self.killed = True
+        self.ended.set()
+
+    async def stop(self) -> None:
+        self.send(Stop())
+
+
+@pytest.fixture
+def processes(monkeypatch) -> list[Process]:
+    Process.made = []
+    monkeypatch.setattr("vkprefill.server.engine.client.EngineProcess", Process)
+    monkeypatch.setattr("vkprefill.server.engine.client.WATCH_PAUSE_S", 0.001)
+    return Process.made
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The seconds that the client sees, in a list of one."""
+    now = [100.0]
+    monkeypatch.setattr("vkprefill.server.engine.client.monotonic", lambda: now[0])
+    return now
+
+
+def test_engine_that_hangs_is_ended_and_built_again(processes, clock):
+    async def scenario() -> None:
+        failures = []
+        client = EngineClient(
+            EngineOptions(Path("x.gguf"), None, None),
+            max_waiting=2,
+            on_ready=lambda _: None,
+            on_failure=lambda: failures.append(True),
+            hung_after_s=30,
+        )
+        client.start()
+        await until(lambda: len(processes) == 1)
+        first = processes[0]
+        first.take(Loading("weights"))
+        first.take(Ready("a device", 512, 64))
+        clock[0] += 1000  # nothing to do is no reason
+        await asyncio.sleep(0.05)
+        assert not first.killed
+        hung, waiting = client.run(JOB), client.run(JOB)
+        for sign in (Alive(), Piece(1, "x"), Piece(99, "of another")):
+            clock[0] += 29
+            first.take(sign)
+            await asyncio.sleep(0.02)
+            assert not first.killed
+        clock[0] += 31
+        await until(lambda: first.killed and len(processes) == 2)
+        message = "the engine gave no sign of life for 30 s and was ended"
+        for run in (hung, waiting):
+            with pytest.raises(ApiError, match=message) as failed:
+                await collect_run(run)
+            assert failed.value.status == (500 if run is hung else 503)
+        assert client.ready is None and client.lost and client.stage == f"{message}; loading again"
+        assert first.sent[-1] == Stop()
+        second = processes[1]
+        second.take(Ready("a device", 512, 64))
+        again = client.run(JOB)
+        second.take(done(again.job.job_id))
+        assert await collect_run(again) == [done(again.job.job_id)]
+        second.ended.set()
+        await until(lambda: len(processes) == 3)
+        clock[0] += 31  # in a load as well
+        await until(lambda: client.exit_code == 3)
+        assert failures == [True] and processes[2].killed
+
+    asyncio.run(scenario())
+
+
+async def collect_run(run: object) -> list[object]:
+    async with contextlib.aclosing(run) as events:
+        return [event async for event in events if not isinstance(event, Queued)]
+
+
+def test_no_limit_for_the_engine(processes, clock):
+    async def scenario() -> None:
+        client = EngineClient(
+            EngineOptions(Path("x.gguf"), None, None), max_waiting=2, on_ready=print, on_failure=print, hung_after_s=0
+        )
+        client.start()
+        await until(lambda: len(processes) == 1)
+        clock[0] += 1e9
+        await asyncio.sleep(0.05)
+        assert not processes[0].killed
+        await client.stop()
 
     asyncio.run(scenario())

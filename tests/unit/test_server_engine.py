@@ -12,7 +12,7 @@ from vkprefill.errors import ContextLengthError, DeviceError, OutOfMemoryError, 
 from vkprefill.generation.generate import GenerationPart, Timings
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.server.engine.engine import Engine
-from vkprefill.server.engine.jobs import CANCELLED, Cancel, Done, Failed, Job, Piece, Progress, Stop, Unusable
+from vkprefill.server.engine.jobs import CANCELLED, Alive, Cancel, Done, Failed, Job, Piece, Progress, Stop, Unusable
 from vkprefill.specprefill.plan import SpecPrefillReport
 
 PATIENCE_S = 60  # only what hangs takes longer
@@ -134,6 +134,15 @@ def test_an_answer(bench, monkeypatch):
         (2, 3),
         (3, 3),
     ]
+
+
+def test_signs_of_life_where_nothing_is_told(bench, monkeypatch):
+    """Steps without progress, tokens without text: the server hears of each."""
+    monkeypatch.setattr("vkprefill.server.engine.engine.ALIVE_PAUSE_S", 0)
+    monkeypatch.setattr("vkprefill.server.engine.engine.PROGRESS_PAUSE_S", 3600)
+    events = bench.answer(stop=("one two three four",))
+    assert text_of(events) == "one two three"
+    assert sum(isinstance(e, Alive) for e in events) == 6
 
 
 def test_stop_text_ends_the_work(bench):

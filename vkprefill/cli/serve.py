@@ -86,6 +86,14 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         metavar="S",
         help="seconds the body of a request may take (default: 30)",
     )
+    group.add_argument(
+        "--engine-timeout",
+        type=float,
+        default=600,
+        metavar="S",
+        help="seconds without a sign of life after which the process that owns the GPU is started again; longer than "
+        "any submission, kernel compilation included; 0: never (default: 600)",
+    )
     group.add_argument("-a", "--alias", metavar="NAME", help="name of the model in answers (default: the file's)")
     parser.add_argument(
         "-n",
@@ -107,7 +115,8 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name, least in (("port", 0), ("parallel", 1), ("max_queue", 1), ("timeout", 0), ("body_timeout", 0.1)):
+    leasts = {"port": 0, "parallel": 1, "max_queue": 1, "timeout": 0, "body_timeout": 0.1, "engine_timeout": 0}
+    for name, least in leasts.items():
         if not getattr(args, name) >= least:
             raise RequestError(f"--{name.replace('_', '-')}: found {getattr(args, name)}, wanted at least {least}")
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
@@ -147,6 +156,7 @@ def run(args: argparse.Namespace) -> int:
         alias=args.alias,
         max_waiting=args.max_queue,
         timeout_s=args.timeout,
+        engine_timeout_s=args.engine_timeout,
         body_timeout_s=args.body_timeout,
     )
     return serve(options, notice)

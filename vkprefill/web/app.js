@@ -137,8 +137,9 @@ async function send(text) {
 
 function take(chunk, turn, view) {
   if (chunk.prompt_progress) {
-    const { stage, processed, total } = chunk.prompt_progress;
-    view.stage(stage === "score" ? "The draft scores the prompt" : "The model reads the prompt", processed, total);
+    const { stage, processed, total, queue_position: before } = chunk.prompt_progress;
+    if (stage === "queue") view.stage(before === 1 ? "One request is before this one" : `${before} requests are before this one`);
+    else view.stage(stage === "score" ? "The draft scores the prompt" : "The model reads the prompt", processed, total);
   }
   const delta = chunk.choices[0]?.delta ?? {};
   turn.reasoning += delta.reasoning_content ?? "";

@@ -1,4 +1,5 @@
-"""The server's side of the engine: the process, the queue before it, jobs that are no longer wanted, a lost device."""
+"""The server's side of the engine: the queue before it, jobs that are no longer wanted, an engine that is lost or
+hangs."""
 
 from __future__ import annotations
 
@@ -6,19 +7,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import multiprocessing
-import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing.connection import Connection
+from time import monotonic
 
 import anyio
-import anyio.to_thread
 
 from vkprefill.server.api_error import ApiError
-from vkprefill.server.engine.engine import EXIT_DEVICE_LOST, EXIT_NOT_LOADED, run_engine
+from vkprefill.server.engine.engine import EXIT_DEVICE_LOST, EXIT_NOT_LOADED
 from vkprefill.server.engine.jobs import (
+    Alive,
     Cancel,
     Done,
     EngineOptions,
@@ -26,15 +25,64 @@ from vkprefill.server.engine.jobs import (
     Job,
     JobEvent,
     Loading,
+    Queued,
     Ready,
     Stop,
     Unusable,
 )
+from vkprefill.server.engine.process import EngineProcess
 
 log = logging.getLogger("vkprefill")
 
-STOP_S = 10.0  # for the engine to end by itself
-CLIENT_CLOSED = 499  # nobody reads it
+WATCH_PAUSE_S = 0.5  # between two looks at whether the engine hangs
+
+
+class Run:
+    """A job's events as they come, up to Done: an async iterator. They wait here for their reader, so that the engine
+    never does. Raises ApiError when the job fails."""
+
+    def __init__(self, client: EngineClient, job: Job) -> None:
+        self.job = job
+        self._taken = monotonic()
+        self._ahead = 0  # as the reader was told
+        self._client = client
+        self._events: asyncio.Queue[JobEvent | ApiError] = asyncio.Queue()
+        self._ended = asyncio.Event()
+        self._read_all = False
+
+    def put(self, event: JobEvent | ApiError) -> None:
+        self._events.put_nowait(event)
+
+    def tell_place(self, ahead: int) -> None:
+        if self._ahead != ahead:
+            self._ahead = ahead
+            waited_ms = (monotonic() - self._taken) * 1e3
+            self.put(Queued(self.job.job_id, ahead, len(self.job.token_ids), waited_ms))
+
+    def end(self) -> None:
+        """The engine has nothing to do with it any more."""
+        self._ended.set()
+
+    def __aiter__(self) -> Run:
+        return self
+
+    async def __anext__(self) -> JobEvent:
+        if self._read_all:
+            raise StopAsyncIteration
+        event = await self._events.get()
+        self._read_all = isinstance(event, Done | Failed | ApiError)
+        if isinstance(event, ApiError):
+            raise event
+        if isinstance(event, Failed):
+            raise ApiError(event.status, event.message, code=event.code, retry_after=1 if event.status == 503 else None)
+        return event
+
+    async def aclose(self) -> None:
+        """Stop the job if it has not ended, and wait until it has."""
+        if not self._ended.is_set():
+            self._client.abandon(self)
+            with anyio.CancelScope(shield=True):
+                await self._ended.wait()
 
 
 class EngineClient:
@@ -51,78 +99,94 @@ class EngineClient:
         max_waiting: int,
         on_ready: Callable[[Ready], None],
         on_failure: Callable[[], None],
+        hung_after_s: float = 0,
     ) -> None:
-        """on_ready: called when the engine can take jobs; on_failure: when there is none and there will be none."""
+        """on_ready: called when the engine can take jobs; on_failure: when there is none and there will be none;
+        hung_after_s: without a sign of life while it loads or works, after which it is ended (0: never)."""
         self._options = options
         self._max_waiting = max_waiting
         self._on_ready = on_ready
         self._on_failure = on_failure
-        self._turn = asyncio.Lock()  # first come, first served
+        self._hung_after_s = hung_after_s
         self._ids = itertools.count(1)
-        self._events: asyncio.Queue[JobEvent] = asyncio.Queue()  # of the job in hand
-        self._job_id = 0
-        self._connection: Connection | None = None
+        self._queue: deque[Run] = deque()  # first come, first served
+        self._in_hand: Run | None = None
+        self._begun = monotonic()  # when the job in hand was sent
+        self._heard = monotonic()  # when the engine last gave a sign of life, or was last given work
+        self._last_seconds = 1.0
+        self._process: EngineProcess | None = None
+        self._failure = Unusable("")
         self._closing = False
         self._supervisor: asyncio.Task[None] | None = None
-        self._last_seconds = 1.0
-        self.waiting = 0
-        self.running = 0
+        self._rebuilt = False  # since a job last ended well
         self.ready: Ready | None = None
         self.stage = "starting"
         self.lost = False
         self.exit_code: int | None = None
-        self._rebuilt = False  # since a job last ended well
+
+    @property
+    def running(self) -> int:
+        return int(self._in_hand is not None)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    async def run(self, job: Job) -> AsyncIterator[JobEvent]:
-        """The job's events up to Done. Close the iterator to stop the job. Raises ApiError, at once when the
-        queue is full."""
+    def run(self, job: Job) -> Run:
+        """Take the job. Its events are to be read, and `aclose` called in the end. ApiError when there is no engine or
+        the queue is full."""
         self._check_ready()
         if self.waiting >= self._max_waiting:
             raise ApiError(
                 503, f"queue: {self.waiting} requests are waiting, no more are taken", retry_after=self._retry_after()
             )
-        job = replace(job, job_id=next(self._ids))
-        self.waiting += 1
-        try:
-            await self._turn.acquire()
-        finally:
-            self.waiting -= 1
-        self.running = 1
-        try:
-            self._check_ready()
-            async with contextlib.aclosing(self._exchange(job)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self.running = 0
-            self._turn.release()
+        run = Run(self, replace(job, job_id=next(self._ids)))
+        self._queue.append(run)
+        self._next()
+        return run
 
-    async def _exchange(self, job: Job) -> AsyncIterator[JobEvent]:
-        self._events, self._job_id = asyncio.Queue(), job.job_id
-        started, ended = time.monotonic(), False
-        try:
-            with anyio.CancelScope(shield=True):  # sent for certain, so that it can be stopped
-                await anyio.to_thread.run_sync(self._send, job)
-            while not ended:
-                event = await self._events.get()
-                ended = isinstance(event, Done | Failed)
-                if isinstance(event, Failed):
-                    raise ApiError(
-                        event.status, event.message, code=event.code, retry_after=1 if event.status == 503 else None
-                    )
-                if isinstance(event, Done):
-                    self._rebuilt = False
-                yield event
-        finally:
-            self._last_seconds = time.monotonic() - started
-            if not ended:  # the next job may start once the engine has stopped this one
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(self._send, Cancel(job.job_id))
-                    while not isinstance(await self._events.get(), Done | Failed):
-                        pass
-            self._job_id = 0
+    def abandon(self, run: Run) -> None:
+        """Its events are no longer wanted. The next job begins when the engine has stopped this one."""
+        if run is self._in_hand:
+            self._send(Cancel(run.job.job_id))
+        elif run in self._queue:
+            self._queue.remove(run)
+            run.end()
+            self._tell_places()
+
+    def _next(self) -> None:
+        """Give the engine its next job if it has none, and tell the others where they are."""
+        while self._in_hand is None and self._queue:
+            run = self._queue.popleft()
+            try:
+                self._check_ready()
+            except ApiError as error:
+                run.put(error)
+                run.end()
+                continue
+            self._in_hand = run
+            self._begun = self._heard = monotonic()
+            self._send(run.job)
+        self._tell_places()
+
+    def _tell_places(self) -> None:
+        for ahead, run in enumerate(self._queue, 1):
+            run.tell_place(ahead)
+
+    def _job_event(self, event: JobEvent) -> None:
+        run = self._in_hand
+        if run is None or event.job_id != run.job.job_id:
+            return
+        run.put(event)
+        if isinstance(event, Done | Failed):
+            if isinstance(event, Done):
+                self._rebuilt = False
+            self._last_seconds = monotonic() - self._begun
+            self._in_hand = None
+            run.end()
+            self._next()
 
     def _check_ready(self) -> None:
         if self._closing:
@@ -134,10 +198,7 @@ class EngineClient:
         return max(1, min(60, round(self._last_seconds * (self.waiting + 1))))
 
     def _send(self, message: Job | Cancel | Stop) -> None:
-        try:
-            self._connection.send(message)
-        except OSError:  # the engine has ended: its reader tells
-            pass
+        self._process.send(message)
 
     # -- the process ---------------------------------------------------------------------------------------------------
 
@@ -147,63 +208,60 @@ class EngineClient:
     async def _supervise(self) -> None:
         """Run the engine; when it is lost, once more, and again only after it has served a job in between."""
         while True:
-            failure = await self._run_process()
+            await self._run_process()
             self.ready = None
             if self._closing:
                 return
-            if self._job_id:
-                self._events.put_nowait(Failed(self._job_id, 500, failure.message))
-            if failure.lost and not self._rebuilt:
-                log.warning("%s; loading again", failure.message)
+            failure, again = self._failure, self._failure.lost and not self._rebuilt
+            self.stage = f"{failure.message}; loading again" if again else failure.message
+            if again:
+                log.warning("%s", self.stage)
                 self.lost = self._rebuilt = True
-                self.stage = f"{failure.message}; loading again"
-                continue
-            self.stage = failure.message
-            self.exit_code = EXIT_DEVICE_LOST if failure.lost or self.lost else EXIT_NOT_LOADED
-            log.error("Error: %s", failure.message)
-            self._on_failure()
-            return
+            self._fail_in_hand(500, failure.message)
+            if not again:
+                self.exit_code = EXIT_DEVICE_LOST if failure.lost or self.lost else EXIT_NOT_LOADED
+                log.error("Error: %s", failure.message)
+                self._on_failure()
+                return
 
-    async def _run_process(self) -> Unusable:
-        """Start the process and take its events until it ends; why it did."""
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        process = context.Process(target=run_engine, args=(self._options, theirs), name="vkprefill engine", daemon=True)
-        await anyio.to_thread.run_sync(process.start)
-        theirs.close()
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        failure = Unusable("the engine's process ended unexpectedly", lost=True)
+    def _fail_in_hand(self, status: int, message: str) -> None:
+        if self._in_hand is not None:
+            self._job_event(Failed(self._in_hand.job.job_id, status, message))
 
-        def take(event: object) -> None:
-            nonlocal failure
-            if isinstance(event, Loading):
-                self.stage = event.stage if not self.lost else f"device lost, loading again: {event.stage}"
-            elif isinstance(event, Ready):
-                self.ready, self.lost = event, False
-                self._on_ready(event)
-            elif isinstance(event, Unusable):
-                failure = event
-            elif event.job_id == self._job_id:
-                self._events.put_nowait(event)
-
-        def read(connection: Connection) -> None:
-            try:
-                while True:
-                    loop.call_soon_threadsafe(take, connection.recv())
-            except (EOFError, OSError):
-                connection.close()
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(ended.set)
-
-        threading.Thread(target=read, args=(self._connection,), daemon=True, name="engine events").start()
+    async def _run_process(self) -> None:
+        """Start the process and take its messages until it ends, or has to be ended; `_failure` says why."""
+        self._failure = Unusable("the engine's process ended unexpectedly", lost=True)
+        self._heard = monotonic()
+        process = self._process = EngineProcess(self._options, self._take)
+        await process.start()
         try:
-            await ended.wait()
+            while not process.ended.is_set():
+                with anyio.move_on_after(WATCH_PAUSE_S):
+                    await process.ended.wait()
+                if self._hangs() and not process.ended.is_set():
+                    process.kill()
+                    await process.ended.wait()
+                    self._failure = Unusable(
+                        f"the engine gave no sign of life for {self._hung_after_s:g} s and was ended", lost=True
+                    )
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._send, Stop())
-                await anyio.to_thread.run_sync(_end, process)
-        return failure
+            await process.stop()
+
+    def _hangs(self) -> bool:
+        busy = self._in_hand is not None or self.ready is None
+        return busy and 0 < self._hung_after_s < monotonic() - self._heard
+
+    def _take(self, message: object) -> None:
+        self._heard = monotonic()
+        if isinstance(message, Loading):
+            self.stage = message.stage if not self.lost else f"device lost, loading again: {message.stage}"
+        elif isinstance(message, Ready):
+            self.ready, self.lost = message, False
+            self._on_ready(message)
+        elif isinstance(message, Unusable):
+            self._failure = message
+        elif not isinstance(message, Alive):
+            self._job_event(message)
 
     async def stop(self) -> None:
         """End the engine."""
@@ -212,12 +270,4 @@ class EngineClient:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
-        if self._job_id:
-            self._events.put_nowait(Failed(self._job_id, 503, "the server is stopping"))
-
-
-def _end(process: multiprocessing.Process) -> None:
-    process.join(STOP_S)
-    if process.is_alive():
-        process.kill()
-        process.join()
+        self._fail_in_hand(503, "the server is stopping")

@@ -25,6 +25,7 @@ from vkprefill.generation.session import Session
 from vkprefill.server.engine.jobs import (
     CANCELLED,
     TOO_LONG,
+    Alive,
     Cancel,
     Done,
     EngineOptions,
@@ -48,7 +49,8 @@ log = logging.getLogger("vkprefill")
 
 EXIT_DEVICE_LOST = 3
 EXIT_NOT_LOADED = 1
-PROGRESS_PAUSE_S = 1.0  # between reports nobody asked for: they show the server that the job runs
+PROGRESS_PAUSE_S = 1.0  # between reports nobody asked for
+ALIVE_PAUSE_S = 1.0  # between two signs of life
 
 
 class _Cancelled(Exception):
@@ -182,6 +184,7 @@ class _Answer:
         self._sampler: Sampler | None = None
         self._started = time.perf_counter()
         self._reported = -math.inf  # when progress was sent
+        self._sent = self._started  # when anything was
         self.begun = False  # a piece was sent
 
     def run(self) -> Done:
@@ -233,11 +236,17 @@ class _Answer:
             self.begun = True
             self._send(Piece(self._job.job_id, text, tuple(logprobs)))
 
-    def _send(self, event: JobEvent) -> None:
+    def _send(self, event: JobEvent | Alive) -> None:
+        self._sent = time.perf_counter()
         self._connection.send(event)
 
     def _look_into_pipe(self) -> None:
-        """Raise _Cancelled for a job that is no longer wanted, EOFError when the server is gone."""
+        """Raise _Cancelled for a job that is no longer wanted, EOFError when the server is gone.
+
+        Shows that the job runs, too: tokens may bring no text, and submissions no progress.
+        """
+        if time.perf_counter() - self._sent > ALIVE_PAUSE_S:
+            self._send(Alive())
         while self._connection.poll():
             message = receive(self._connection)
             if isinstance(message, Cancel) and message.job_id == self._job.job_id:

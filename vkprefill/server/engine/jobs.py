@@ -86,6 +86,11 @@ class Unusable:
 
 
 @dataclass(frozen=True)
+class Alive:
+    """The engine works, though there is nothing to tell."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """Of a job's prefill. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the stage,
     those in the cache left out."""
@@ -129,6 +134,19 @@ class Failed:
     code: str | None = None
 
 
+# -- from the queue before the engine ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job waits, `ms` so far. ahead: how many are before it, the one in hand included; total: its prompt's tokens."""
+
+    job_id: int
+    ahead: int
+    total: int
+    ms: float
+
+
 CANCELLED = 499
 TOO_LONG = "context_length_exceeded"  # the code of a prompt that does not fit
-JobEvent = Progress | Piece | Done | Failed
+JobEvent = Queued | Progress | Piece | Done | Failed

@@ -16,7 +16,7 @@ from vkprefill.errors import RequestError
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.client import EngineClient
-from vkprefill.server.engine.jobs import CANCELLED, TOO_LONG, Done, Job, JobEvent, Piece, Progress
+from vkprefill.server.engine.jobs import CANCELLED, TOO_LONG, Done, Job, JobEvent, Piece, Progress, Queued
 from vkprefill.server.http.metrics import Metrics
 from vkprefill.server.http.wire import (
     ClientLeft,
@@ -38,7 +38,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Service:
     """What the endpoints share. model_name: as answers call it; timeout_s: of a whole request; body_timeout_s: of
-    its body."""
+    its body; ping_s: a stream that has been silent for so long gets a comment, as proxies end silent connections."""
 
     prompts: PromptBuilder
     client: EngineClient
@@ -47,6 +47,7 @@ class Service:
     model_name: str
     timeout_s: float
     body_timeout_s: float
+    ping_s: float = 15.0
 
 
 class Completion:
@@ -86,35 +87,47 @@ class Completion:
                 request, prompt = await anyio.to_thread.run_sync(self._read, raw)
                 answer = self._new_answer(request, prompt)
                 async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as events:
-                    return await self._deliver(events, request, answer, stream)
+                    if not request.stream:
+                        return await self._whole(events, answer)
+                    await self._stream(events, request, answer, stream)
+                    return None
         except TimeoutError:
             raise ApiError(504, f"stopped: not complete after {self._service.timeout_s:g} s") from None
 
-    async def _deliver(
+    async def _whole(self, events: AsyncIterator[JobEvent], answer: ChatAnswer | CompletionAnswer) -> Json:
+        async for event in events:
+            if isinstance(event, Piece):
+                for _ in answer.chunks(event):
+                    pass
+            elif isinstance(event, Done):
+                self._service.metrics.answered(event)
+                return answer.whole(event)
+        raise AssertionError("a job's events end with Done")
+
+    async def _stream(
         self,
         events: AsyncIterator[JobEvent],
         request: AnswerRequest,
         answer: ChatAnswer | CompletionAnswer,
         stream: EventStream,
-    ) -> Json | None:
-        async for event in events:
+    ) -> None:
+        """Begins at once, while the job still waits or its prompt is read: what fails from here on is an event."""
+        await stream.start()
+        if isinstance(answer, ChatAnswer):
+            await stream.event(answer.first_chunk())
+        event = None
+        while not isinstance(event, Done):
+            event = None
+            with anyio.move_on_after(self._service.ping_s):
+                event = await anext(events)
+            if event is None:
+                await stream.ping()
+                continue
             if isinstance(event, Done):
                 self._service.metrics.answered(event)
-            if not request.stream:
-                if isinstance(event, Piece):
-                    for _ in answer.chunks(event):
-                        pass
-                elif isinstance(event, Done):
-                    return answer.whole(event)
-                continue
-            if not stream.started and isinstance(answer, ChatAnswer):
-                await stream.event(answer.first_chunk())
-            await stream.start()  # what fails from here on is an event of the stream
             for chunk in _chunks(event, request, answer):
                 await stream.event(chunk)
-            if isinstance(event, Done):
-                await stream.end()
-        return None
+        await stream.end()
 
     def _read(self, raw: bytes) -> tuple[AnswerRequest, Prompt]:
         """Check the body and make its prompt; for a thread, as templates and long prompts take time."""
@@ -166,8 +179,8 @@ def _chunks(event: JobEvent, request: AnswerRequest, answer: ChatAnswer | Comple
         yield from answer.chunks(event)
     elif isinstance(event, Done):
         yield from answer.end_chunks(event)
-    elif isinstance(event, Progress) and request.return_progress:
-        yield answer.progress_chunk(event)
+    elif isinstance(event, Progress | Queued) and request.return_progress:
+        yield answer.progress_chunk(event) if isinstance(event, Progress) else answer.queue_chunk(event)
 
 
 async def _until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:

@@ -25,7 +25,8 @@ from vkprefill.server.protocol.requests import Defaults
 @dataclass(frozen=True)
 class ServerOptions:
     """api_key, allowed_hosts, cors_origins: as in access_for; max_waiting: requests in the queue; timeout_s: of a
-    request, 0 for none; body_timeout_s: of its body; alias: the model's name."""
+    request, 0 for none; body_timeout_s: of its body; engine_timeout_s: without a sign of life of the engine, 0 for
+    no limit; alias: the model's name."""
 
     engine: EngineOptions
     defaults: Defaults = field(default_factory=Defaults)
@@ -37,6 +38,7 @@ class ServerOptions:
     alias: str | None = None
     max_waiting: int = 64
     timeout_s: float = 600.0
+    engine_timeout_s: float = 600.0
     body_timeout_s: float = 30.0
 
 
@@ -63,7 +65,13 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
     def stop(*_: object) -> None:
         server.should_exit = True
 
-    client = EngineClient(options.engine, max_waiting=options.max_waiting, on_ready=ready, on_failure=stop)
+    client = EngineClient(
+        options.engine,
+        max_waiting=options.max_waiting,
+        on_ready=ready,
+        on_failure=stop,
+        hung_after_s=options.engine_timeout_s,
+    )
     service = Service(
         prompts,
         client,

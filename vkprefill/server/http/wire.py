@@ -72,17 +72,20 @@ def dump(value: object) -> bytes:
 
 
 class EventStream:
-    """Server-sent events, each a JSON value."""
+    """Server-sent events, each a JSON value, and comments that keep the connection open."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.started = False
 
     async def event(self, value: object) -> None:
-        await self._data(dump(value))
+        await self._lines(b"data: " + dump(value))
+
+    async def ping(self) -> None:
+        await self._lines(b": ping")
 
     async def end(self) -> None:
-        await self._data(b"[DONE]")
+        await self._lines(b"data: [DONE]")
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def start(self) -> None:
@@ -90,6 +93,6 @@ class EventStream:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
 
-    async def _data(self, data: bytes) -> None:
+    async def _lines(self, lines: bytes) -> None:
         await self.start()
-        await self._send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+        await self._send({"type": "http.response.body", "body": lines + b"\n\n", "more_body": True})

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from vkprefill.server.engine.jobs import Done, Piece, Progress
+from vkprefill.server.engine.jobs import Done, Piece, Progress, Queued
 from vkprefill.text.answer_text import AnswerText, Delta
 
 Json = dict[str, object]
@@ -30,6 +30,12 @@ class _Answer:
         """llama-server's prompt_progress, with the stage beside."""
         done, total = event.cached + event.done, event.cached + event.total
         progress = {"total": total, "cache": event.cached, "processed": done, "time_ms": event.ms, "stage": event.stage}
+        return {**self._head(self.chunk_name), "choices": [], "prompt_progress": progress}
+
+    def queue_chunk(self, event: Queued) -> Json:
+        """The same while the request waits."""
+        progress = {"total": event.total, "cache": 0, "processed": 0, "time_ms": event.ms, "stage": "queue"}
+        progress["queue_position"] = event.ahead
         return {**self._head(self.chunk_name), "choices": [], "prompt_progress": progress}
 
     def end_chunks(self, done: Done) -> Iterator[Json]:
