@@ -9,9 +9,14 @@ from tests.reference.fixtures import FIXTURES
 from tools.make_model import make_config, make_model
 from vkprefill import AttentionCapture, SpecPrefillConfig
 from vkprefill.engine.model import Model
-from vkprefill.specprefill.scorer import Scorer, lookahead_steps
+from vkprefill.engine.speed_meter import SpeedMeter
+from vkprefill.specprefill import score_programs
+from vkprefill.specprefill.score_programs import ScorePrograms
+from vkprefill.specprefill.scorer import Scorer, lookahead_steps, score_kind
 from vkprefill.specprefill.selection import importance_from_rows, windows
 from vkprefill.text.tokenizer import Tokenizer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.program import Program
 
 LIMIT = 1e-5  # of the largest value: sums in another order, or the same tokens in other chunks
 
@@ -68,6 +73,11 @@ def numpy_importance(model: Model, token_ids: list[int], config: SpecPrefillConf
     return importance_from_rows(steps, len(token_ids), config.pool_size), len(steps)
 
 
+def programs_of(scorer: Scorer) -> ScorePrograms:
+    """Those used last."""
+    return next(reversed(scorer._store.programs.values()))
+
+
 def without_ends(monkeypatch) -> None:
     """No token ends the look-ahead."""
     monkeypatch.setattr(Tokenizer, "eog_token_ids", property(lambda _: frozenset()))
@@ -122,7 +132,7 @@ def test_draft_stops_after_the_last_scored_layer(eight_layers, scorer_of, layers
     config, scorer = SpecPrefillConfig(score_layers=layers, tail_queries=4), scorer_of(eight_layers)
     assert scorer.score(tokens(100), config).lookahead_ms < scorer.score(tokens(100), SpecPrefillConfig()).lookahead_ms
     scorer.score(tokens(100), config)
-    programs = scorer._programs
+    programs = programs_of(scorer)
     assert programs._decode is None
     for program, end in (
         (programs._plain, f"draft.L{last:02d}.kv_store_f32"),
@@ -253,12 +263,12 @@ def test_failure_leaves_no_trace(eight_layers, scorer_of, monkeypatch, when, err
 
     with monkeypatch.context() as patch, pytest.raises(error):
         if when == "decode":
-            patch.setattr(scorer._programs._decode, "run", fail)
+            patch.setattr(programs_of(scorer)._decode, "run", fail)
         if when == "between":  # after the second look-ahead token was run
             candidates = eight_layers.runner.candidates
             patch.setattr(eight_layers.runner, "candidates", lambda count: (fail(), candidates(count))[1])
         if when == "total":
-            patch.setattr(scorer._programs, "total", fail)
+            patch.setattr(programs_of(scorer), "total", fail)
         scorer.score(token_ids[:120], config, progress=fail if when == "prefill" else None)
     found = scorer.score(token_ids, config)
     assert found.cached_n == (60 if when == "prefill" else 120)
@@ -269,33 +279,141 @@ def test_failure_leaves_no_trace(eight_layers, scorer_of, monkeypatch, when, err
     "settings", [{}, {"lookahead": 0}, {"tail_queries": 4}, {"score_layers": (3,)}, {"window": 64}]
 )
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_importance_that_is_not_finite(load_model, eight_layers, scorer_of, monkeypatch, settings, value):
+def test_importance_that_is_not_finite(eight_layers, scorer_of, monkeypatch, settings, value):
     """An error of the scorer, also where no look-ahead logits are made, and nothing goes on from it."""
     config = SpecPrefillConfig(**{"lookahead": 2, **settings})
-    half = load_model("tiny-c-q4km", kv_type="f16")
-    for model, remedy in (
-        (eight_layers, ""),
-        (half, r', in its half-precision KV cache perhaps; load it with kv_type="f32"'),
-    ):
-        scorer, token_ids = scorer_of(model), tokens(150)
-        want = scorer.score(token_ids, config).values
-        clear = scorer._programs.start
+    scorer, token_ids = scorer_of(eight_layers), tokens(150)
+    want = scorer.score(token_ids, config).values
+    programs = programs_of(scorer)
+    clear = programs.start
 
-        def start(num_tokens: int, clear=clear, scorer=scorer, device=model.device) -> None:
-            clear(num_tokens)
-            total = scorer._programs._total
-            spoilt = np.zeros(total.shape, np.float32)
-            spoilt[[17, 30]] = value
-            device.upload(total, [spoilt])
+    def start(num_tokens: int) -> None:
+        clear(num_tokens)
+        spoilt = np.zeros(programs._total.shape, np.float32)
+        spoilt[[17, 30]] = value
+        eight_layers.device.upload(programs._total, [spoilt])
 
-        scorer.reset()
-        with monkeypatch.context() as patch:
-            patch.setattr(scorer._programs, "start", start)
-            with pytest.raises(vkprefill.VkPrefillError) as caught:
-                scorer.score(token_ids, config)
-        name = f"importance: token 17 has {value}: the attention of the draft {model.path.name} overflows"
-        assert str(caught.value) == name + remedy
+    scorer.reset()
+    with monkeypatch.context() as patch:
+        patch.setattr(programs, "start", start)
+        with pytest.raises(
+            vkprefill.VkPrefillError, match="^importance by the draft eight.gguf: found NaN or infinity"
+        ):
+            scorer.score(token_ids, config)
+    assert np.array_equal(scorer.score(token_ids, config).values, want)
+
+
+def test_more_queries_than_fit_take_more_runs(eight_layers, scorer_of, monkeypatch):
+    heads, token_ids = eight_layers.config.num_attention_heads, tokens(150)
+    monkeypatch.setattr(score_programs, "ROWS_BYTES", 4 * heads * score_programs.STRIDE * 9)
+    scorer = scorer_of(eight_layers)
+    for settings in ({"tail_queries": 70}, {"tail_queries": 150}, {"tail_queries": 4096, "score_layers": (3,)}, {}):
+        config = SpecPrefillConfig(**settings)
+        check(scorer.score(token_ids, config, mark_at=120), *numpy_importance(eight_layers, token_ids, config))
+        assert programs_of(scorer).most == (9 if settings else 1)
+        assert programs_of(scorer)._rows.num_bytes <= score_programs.ROWS_BYTES
+        assert scorer.score(token_ids[:140] + tokens(20), SpecPrefillConfig(tail_queries=12)).cached_n <= 148
+
+
+def test_memory_of_a_large_request_is_given_back(eight_layers, scorer_of, monkeypatch):
+    scorer, token_ids, device = scorer_of(eight_layers), tokens(150), eight_layers.device
+    scorer.score(token_ids, SpecPrefillConfig())
+    usual, programs = device.allocated["scoring"], programs_of(scorer)
+    monkeypatch.setattr(score_programs, "KEPT_BYTES", 2 * programs.num_bytes)
+    large = SpecPrefillConfig(tail_queries=32)
+    check(scorer.score(token_ids, large), *numpy_importance(eight_layers, token_ids, large))
+    assert device.allocated["scoring"] == usual and programs_of(scorer) is programs, "what is used as a rule stays"
+
+
+def test_programs_of_few_kinds_are_kept(eight_layers, scorer_of):
+    scorer, sizes = scorer_of(eight_layers), []
+    for pool_size in range(1, 4 * score_programs.KEPT_PROGRAMS, 2):
+        scorer.score(tokens(40), SpecPrefillConfig(pool_size=pool_size, lookahead=0))
+        sizes.append(eight_layers.device.allocated["scoring"])
+    assert len(scorer._store.programs) == score_programs.KEPT_PROGRAMS
+    assert len(set(sizes[score_programs.KEPT_PROGRAMS - 1 :])) == 1, "flat"
+
+
+def test_scorers_of_a_draft_share_programs(eight_layers, scorer_of):
+    first, config, token_ids = scorer_of(eight_layers), SpecPrefillConfig(lookahead=2), tokens(100)
+    want, taken = first.score(token_ids, config).values, eight_layers.device.allocated["scoring"]
+    second = Scorer(eight_layers)
+    assert np.array_equal(second.score(token_ids, config).values, want)
+    assert eight_layers.device.allocated["scoring"] == taken and programs_of(first) is programs_of(second)
+    second.close()
+    assert eight_layers.device.allocated["scoring"] == taken, "the first one is open"
+    assert first.score(token_ids, config).cached_n == 0 and first.score(tokens(100) + [1], config).cached_n == 100
+
+
+def test_scoring_that_does_not_fit_is_refused_in_one_line(eight_layers, scorer_of, monkeypatch):
+    scorer, token_ids = scorer_of(eight_layers), tokens(150)
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "available_bytes", lambda self, *_: 1 << 10)
+        message = r"^scoring of 150 prompt tokens with 32 queries at a time: needs \d+ MiB, .* has \d+ MiB left$"
+        with pytest.raises(vkprefill.OutOfMemoryError, match=message):
+            scorer.score(token_ids, SpecPrefillConfig(tail_queries=70))
+    assert eight_layers.device.allocated["scoring"] == 0
+    config = SpecPrefillConfig(lookahead=1)
+    check(scorer.score(token_ids, config), *numpy_importance(eight_layers, token_ids, config))
+
+
+CALLS = {"buffer": Device, "algorithm": Device, "program": Device, "dispatch": Program, "run": Program}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_failure_at_any_allocation_recording_or_run(eight_layers, scorer_of, monkeypatch, name):
+    """Whatever is cut off, nothing half-made stays, and the next scoring is right."""
+    scorer, config, token_ids = scorer_of(eight_layers), SpecPrefillConfig(lookahead=2), tokens(70)
+    without_ends(monkeypatch)
+    want, whole = scorer.score(token_ids, config).values, eight_layers.device.allocated["scoring"]
+    original, calls, fails_at = getattr(CALLS[name], name), 0, 0
+
+    def fail(self, *args: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise KeyboardInterrupt
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(CALLS[name], name, fail)
+    scorer.close()
+    reopened = Scorer(eight_layers)
+    assert np.array_equal(reopened.score(token_ids, config).values, want)
+    total = calls
+    reopened.close()
+    for number in sorted({1, 2, 3, 4, 5, 6, total // 3, total // 2, total - 1, total} & set(range(1, total + 1))):
+        fails_at, calls, scorer = number, 0, Scorer(eight_layers)
+        with pytest.raises(KeyboardInterrupt):
+            scorer.score(token_ids, config)
+        assert eight_layers.device.allocated["scoring"] in (0, whole)
         assert np.array_equal(scorer.score(token_ids, config).values, want)
+        scorer.close()
+        assert eight_layers.device.allocated["scoring"] == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"score_layers": (1,), "tail_queries": 4}, {"pool_size": 1}])
+def test_speeds_of_scoring_are_apart(eight_layers, scorer_of, settings):
+    """Neither the model's own prefills nor other kinds of scoring are measured by it."""
+    run, config = eight_layers.runner, SpecPrefillConfig(**{"lookahead": 3, **settings})
+    run.meter = SpeedMeter(run.sizes.prefill_chunk)
+    scorer = scorer_of(eight_layers)
+    for seed in range(3):
+        scorer.score(tokens(100, seed=seed + 1), config)
+    own = run.meter.of(score_kind(config, eight_layers))
+    assert own.prefill_per_s > 0 and (own.decode_per_s is None) == ("tail_queries" in settings)
+    other = run.meter.of(score_kind(SpecPrefillConfig(pool_size=101), eight_layers))
+    assert run.meter.prefill_per_s is run.meter.decode_per_s is other.prefill_per_s is None
+    measured = own.prefill_per_s
+    eight_layers.logits(tokens(40))
+    for _ in range(2):
+        eight_layers.prefill(tokens(64))
+    assert run.meter.prefill_per_s > 0 and own.prefill_per_s == measured
+
+
+@pytest.mark.parametrize("token_ids", [[1, True], [False], [1.0, 2], np.array([True, False]), [[1]], []])
+def test_what_is_no_token_id(eight_layers, scorer_of, token_ids):
+    with pytest.raises(vkprefill.RequestError, match="token_ids: found "):
+        scorer_of(eight_layers).score(token_ids, SpecPrefillConfig())
 
 
 def test_memory_is_linear_and_kept_while_it_suffices(draft, scorer_of):

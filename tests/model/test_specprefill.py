@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from tests.model.conftest import BUILT_IN
 from tests.reference.fixtures import LOGITS, model_path, rms
 from tests.reference.forward import ReferenceModel
 from vkprefill import SamplingConfig, SpecPrefill, SpecPrefillConfig
+from vkprefill.engine.forward import ForwardPass
 from vkprefill.engine.speed_meter import SpeedMeter
-from vkprefill.specprefill import calibration, guards
+from vkprefill.specprefill import calibration, guards, score_programs
 from vkprefill.specprefill.pipeline import MEMO_SIZE
 from vkprefill.specprefill.plan import RequestFacts, SpecPrefillReport
-from vkprefill.specprefill.scorer import Scorer
+from vkprefill.specprefill.scorer import Scorer, score_kind
 
 GREEDY = SamplingConfig(temperature=0.0)
 PROMPTS = [json.loads(line) for line in (Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open()]
@@ -237,6 +239,36 @@ def test_options_that_would_do_nothing(pair, prompt, options):
     assert len(pair.target.runner.pool.free_pages) == pages
 
 
+@pytest.mark.parametrize("spoilt", [True, False, np.True_])
+def test_true_is_no_token_id(pair, prompt, spoilt):
+    """Not in a guard's way, nor before kept ranges, nor in an array of integers that it would vanish in."""
+    prompt = [*prompt[:20], spoilt, *prompt[21:]]
+    for call in (
+        lambda: pair.score(prompt),
+        lambda: pair.plan(prompt),
+        lambda: pair.plan(prompt, enabled=False),
+        lambda: pair.plan(prompt, kept_ranges=[[0, 10]]),
+        lambda: pair.prefill(prompt, kept_ranges=[[0, 10]]),
+        lambda: vkprefill.generate(pair.target, prompt, draft=pair, kept_ranges=[[0, 10]]),
+    ):
+        with pytest.raises(vkprefill.RequestError, match="(token_ids|prompt): "):
+            call()
+
+
+def test_token_ids_of_numpy(pair, prompt):
+    want = pair.plan(prompt).kept.tolist()
+    for dtype in (np.int32, np.int64, np.uint16):
+        assert pair.plan(np.array(prompt, dtype)).kept.tolist() == want
+    scored = pair.score(np.array(prompt, np.int32))
+    assert pair.plan(prompt, kept_ranges=[list(map(np.int32, r)) for r in scored.kept_ranges]).kept.tolist() == want
+
+
+@pytest.mark.parametrize("first", [-1, 300, True])
+def test_bad_first(pair, prompt, first):
+    with pytest.raises(vkprefill.RequestError, match="first: found .*, wanted 0 to 299"):
+        pair.score(prompt, first=first)
+
+
 @pytest.mark.parametrize("cached_n", [-1, 300, 301, True, 1.0, None])
 def test_bad_cached_n(pair, prompt, cached_n):
     with pytest.raises(vkprefill.RequestError, match="cached_n: found .*, wanted 0 to 299"):
@@ -356,6 +388,37 @@ def test_a_shared_object_remembers_between_generations(built_in, built_in_draft,
     assert again.token_ids == first.token_ids and again.specprefill.kept_ranges == first.specprefill.kept_ranges
 
 
+def test_a_draft_given_as_a_model_records_once(built_in, monkeypatch, scorings):
+    """What is kept with the draft changes no answer, and goes with the draft."""
+    recorded, record = [], ForwardPass.record_trunk
+    monkeypatch.setattr(ForwardPass, "record_trunk", lambda *a, **o: (recorded.append(a[1]), record(*a, **o))[1])
+    vkprefill.generate(built_in, "x", max_tokens=1)
+    before, pages = built_in.device.allocated.copy(), len(built_in.runner.pool.free_pages)
+    path, config = BUILT_IN.with_name("draft.gguf"), replace(SPARSE, tail=32)
+    with vkprefill.load(path, device=built_in.device, max_context=2048) as draft:
+        recorded.clear()
+        loaded = built_in.device.allocated.copy()
+
+        def answer(sample: dict) -> vkprefill.GenerationResult:
+            return vkprefill.generate(built_in, sample["user"], draft=draft, spec=config, sampling=GREEDY)
+
+        first = answer(PROMPTS[0])
+        assert sorted(recorded) == ["lookahead", "score"]
+        kept = built_in.device.allocated.copy()
+        assert 0 < kept["scoring"] <= score_programs.KEPT_BYTES
+        again, other = answer(PROMPTS[0]), answer({"user": PROMPTS[0]["user"] + " Say it twice."})
+        assert len(recorded) == 2, "nothing is recorded anew"
+        assert again.token_ids == first.token_ids and again.specprefill.kept_ranges == first.specprefill.kept_ranges
+        assert len(scorings) == 3, "but each call scores its prompt"
+        assert built_in.device.allocated == kept and len(draft.runner.pool.free_pages) == 2048 // 256
+        assert {kind for kind in kept if kept[kind] != loaded[kind]} == {"scoring"}
+    with vkprefill.load(path, device=built_in.device, max_context=2048) as draft:
+        fresh = answer({"user": PROMPTS[0]["user"] + " Say it twice."})
+        assert fresh.token_ids == other.token_ids and fresh.specprefill.kept_ranges == other.specprefill.kept_ranges
+    assert built_in.device.allocated.total() == before.total()
+    assert len(built_in.runner.pool.free_pages) == pages
+
+
 # -- break-even --------------------------------------------------------------------------------------------------------
 
 CAREFUL = replace(SPARSE, break_even=True)
@@ -367,7 +430,7 @@ def meters(pair, monkeypatch):
     for method in ("prefilled", "decoded"):
         monkeypatch.setattr(SpeedMeter, method, lambda *_: None)
     for model in (pair.target, pair.draft):
-        monkeypatch.setattr(model.runner, "meter", SpeedMeter())
+        monkeypatch.setattr(model.runner, "meter", SpeedMeter(64))
     return pair.target.runner.meter, pair.draft.runner.meter
 
 
@@ -421,6 +484,29 @@ def test_only_lookahead_that_happens_is_counted(pair, prompt, meters, cache_home
     assert status == (guards.SKIPPED_BREAK_EVEN if counts else guards.ACTIVE)
 
 
+def test_kinds_of_scoring_have_speeds_of_their_own(pair, prompt, meters, cache_home, no_measuring):
+    """A slow kind, which another request had, does not keep the usual one from being worth it; and the other way."""
+    for meter in meters:
+        meter.prefill_per_s = meter.decode_per_s = 1000.0
+    usual, other = replace(CAREFUL, target_tokens_per_s=20), replace(CAREFUL, target_tokens_per_s=20, pool_size=101)
+    slow = meters[1].of(score_kind(other, pair.draft))
+    slow.prefill_per_s = 1.0
+    assert pair.plan(prompt, config=other).report.status == guards.SKIPPED_BREAK_EVEN
+    assert pair.plan(prompt, config=usual).report.status == guards.ACTIVE
+    slow.prefill_per_s, meters[1].of(score_kind(usual, pair.draft)).prefill_per_s = 1000.0, 1.0
+    assert pair.plan(prompt, config=other).report.status == guards.ACTIVE
+    assert pair.plan(prompt[:-1], config=usual).report.status == guards.SKIPPED_BREAK_EVEN
+
+
+def test_a_draft_that_stops_early_is_expected_to_be_faster(pair, meters, cache_home, no_measuring):
+    for meter in meters:
+        meter.prefill_per_s = meter.decode_per_s = 1000.0
+    layer, layers = pair.draft.config.attention_layers[0], pair.draft.config.num_hidden_layers
+    early = pair._speeds(replace(CAREFUL, score_layers=(layer,), tail_queries=4))
+    assert early.draft_tokens_per_s == pytest.approx(1000 * layers / (layer + 1))
+    assert pair._speeds(CAREFUL).draft_tokens_per_s == 1000
+
+
 def test_earlier_selections_are_expected_again(pair, prompt, meters, cache_home, no_measuring):
     """Nothing was saved so far: not worth it, whatever keep_ratio promises."""
     for meter in meters:
@@ -457,7 +543,7 @@ def test_calibration_is_measured_once_and_stored(pair, prompt, meters, cache_hom
     measured = []
     monkeypatch.setattr(calibration, "_measure", lambda model: measured.append(model) or calibration.Speed(10.0, 10.0))
     for model in (pair.target, pair.draft):
-        monkeypatch.setattr(model.runner, "meter", SpeedMeter())
+        monkeypatch.setattr(model.runner, "meter", SpeedMeter(64))
         assert calibration.speed_of(model).prefill == stored[calibration._key(model)]["prefill"]
     assert not measured
     changed = replace(pair.draft.device.info, driver="another driver")
@@ -566,6 +652,18 @@ def test_importance_that_is_not_finite(pair, prompt, monkeypatch):
     assert plan.report.status == guards.FAILED and "token 17 has nan" in plan.report.reason
     monkeypatch.undo()
     assert pair.plan(prompt).report.status == guards.ACTIVE, "not remembered"
+
+
+def test_scoring_without_memory(pair, prompt, monkeypatch):
+    """Not killed: prefilled densely, with the numbers; afterwards all is as before."""
+    with monkeypatch.context() as patch:
+        patch.setattr(type(pair.draft.device), "available_bytes", lambda *_: 1 << 10)
+        plan = pair.plan(prompt, config=replace(SPARSE, tail_queries=4096))
+        assert plan.report.status == guards.FAILED
+        assert re.search(r"scoring of 300 prompt tokens with \d+ queries .*: needs \d+ MiB", plan.report.reason)
+        with pytest.raises(vkprefill.OutOfMemoryError, match="scoring of 300"):
+            pair.plan(prompt, config=replace(SPARSE, tail_queries=4096, on_error="error"))
+    assert pair.plan(prompt).report.status == guards.ACTIVE
 
 
 def test_prompt_beyond_the_drafts_context(pair):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,12 @@ PrefillProgress = Callable[[int, int], None]
 LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together
 
 
+class Companion(Protocol):
+    """Programs and buffers of another part of the engine, which are closed before the runner is."""
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Best:
     """How many of the best tokens are wanted, 1 to MAX_CANDIDATES, and the penalty taken from the logits of some tokens
@@ -58,18 +64,20 @@ class Runner:
     """A model's weights, caches and programs on a device. One thread at a time.
 
     sizes: what it was loaded with; memory: the bill; scratch: the buffers of a step; pool: the memory of the caches;
-    forward: records programs; meter: how fast it has run.
+    forward: records programs; meter: how fast its plain programs have run; companions: what others keep with it, by
+    name.
     """
 
     def __init__(
         self, file: GGUFFile, config: ModelConfig, device: Device, options: LoadOptions, report: Progress
     ) -> None:
         self.config, self.device = config, device
-        self.meter = SpeedMeter()
+        self.companions: dict[str, Companion] = {}
         self.turn = OneThread(f"model {config.name}")
         half = config.rotary_dim // 2
         self._frequencies = config.rope_theta ** (-np.arange(half) / half)
         self.sizes = fit(file, config, device, options)
+        self.meter = SpeedMeter(self.sizes.prefill_chunk)
         self.memory: MemoryBill = memory_bill(file, self.sizes)
         device.require(self.memory.total, f"{file.label} with a context of {self.sizes.max_context} tokens")
         self._buffers: list[Buffer] = []
@@ -94,6 +102,7 @@ class Runner:
         self.forward.fit_submissions(self.sizes.rows)
         chunk = wanted_chunk or min(self.sizes.prefill_chunk, chunk_for(self.config, self.device.profile))
         self.sizes = replace(self.sizes, prefill_chunk=chunk)
+        self.meter = SpeedMeter(chunk)
 
     def record(self, report: Progress) -> None:
         """The programs that are always needed."""
@@ -136,7 +145,8 @@ class Runner:
             try:
                 cache.broken = True  # until all is done, or undone
                 self._run_chunks(ids, positions, cache, program_for or (lambda *_: self.prefill_program), progress)
-                self.meter.prefilled(len(ids), time.perf_counter() - start)
+                if program_for is None:
+                    self.meter.prefilled(len(ids), time.perf_counter() - start)
                 result = head() if head else None
                 cache.broken = False
                 return result
@@ -193,7 +203,8 @@ class Runner:
             cache.broken = True
             start = time.perf_counter()
             (program() if program else self.decode_program).run()
-            self.meter.decoded(time.perf_counter() - start)
+            if program is None:
+                self.meter.decoded(time.perf_counter() - start)
             cache.append(ids.tolist(), positions.tolist())
             result = read()
             cache.broken = False
@@ -281,6 +292,9 @@ class Runner:
 
     def close(self) -> None:
         """Free everything on the device; closing twice does nothing."""
+        for companion in self.companions.values():
+            companion.close()
+        self.companions.clear()
         for buffer in self._buffers:
             buffer.free()
         self._buffers.clear()

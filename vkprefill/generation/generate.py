@@ -132,7 +132,7 @@ def encode_prompt(
             raise RequestError(f"messages: {model.path.name} has no chat template")
         ids = model.chat_template.encode(prompt, **template_variables(template_kwargs))
         return _not_empty(ids), ends_in_thinking(model, ids)
-    if not all(isinstance(token, int | np.integer) for token in prompt):
+    if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) for token in prompt):
         raise RequestError("prompt: wanted text, messages or token ids")
     return _not_empty([int(token) for token in prompt]), False
 
@@ -301,7 +301,7 @@ def stream_generate(
     finally:
         cache.close()
         if speculative is not draft:
-            speculative.close()
+            speculative.close(keep_programs=True)  # the next call with this draft records nothing
 
 
 def _facts(prompt: Prompt) -> RequestFacts:

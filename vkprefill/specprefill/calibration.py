@@ -12,6 +12,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -42,10 +43,16 @@ def cache_file() -> Path | None:
     return base / "vkprefill" / "calibration.json"
 
 
-def speed_of(model: Model) -> Speed:
+def speed_of(model: Model, kind: Hashable = None, depth: float = 1.0) -> Speed:
     """The speed of a model: of this process if it has prefilled and decoded enough, else stored, else measured now and
     stored.
+
+    kind: of other runs than the plain ones (SpeedMeter.of); until this process has measured them they are taken to be
+    plain ones through this share of the layers.
     """
+    if kind is not None:
+        own, plain = model.runner.meter.of(kind), speed_of(model)
+        return Speed(own.prefill_per_s or plain.prefill / depth, own.decode_per_s or plain.decode)
     measured = model.runner.meter
     if measured.prefill_per_s and measured.decode_per_s:
         return Speed(measured.prefill_per_s, measured.decode_per_s)
@@ -58,9 +65,8 @@ def speed_of(model: Model) -> Speed:
 
 def has_speed(model: Model) -> bool:
     """Whether speed_of needs no measurement."""
-    return bool(model.runner.meter.prefill_per_s and model.runner.meter.decode_per_s) or _key(model) in _load(
-        cache_file()
-    )
+    measured = model.runner.meter
+    return bool(measured.prefill_per_s and measured.decode_per_s) or _key(model) in _load(cache_file())
 
 
 def _key(model: Model) -> str:

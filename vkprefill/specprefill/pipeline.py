@@ -23,6 +23,7 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.capture import checked_layers
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
+from vkprefill.engine.token_input import checked_ids
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.calibration import speed_of
@@ -35,7 +36,7 @@ from vkprefill.specprefill.plan import (
     finish_plan,
     ranges_to_tokens,
 )
-from vkprefill.specprefill.scorer import Importance, Scorer, lookahead_steps
+from vkprefill.specprefill.scorer import Importance, Scorer, lookahead_steps, score_kind
 from vkprefill.specprefill.selection import boost, line_ends, normalise, select
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
@@ -88,6 +89,7 @@ class SpecPrefill:
         first: choose among tokens from here on only; mark_at: a beginning that later prompts will share.
         """
         config = config or self.config
+        token_ids = self._checked(token_ids, first, "first")
         key = _memo_key(token_ids, config, first)
         if key in self._memo:
             self._memo.move_to_end(key)
@@ -125,9 +127,9 @@ class SpecPrefill:
         fields: of a SparseRequest, where `asked` is not given. Raises RequestError for bad kept_ranges; with on_error
         "error" also what the scorer raises.
         """
-        asked = asked or SparseRequest.of(**fields)
+        asked, token_ids = asked or SparseRequest.of(**fields), self._checked(token_ids, cached_n, "cached_n")
         config = asked.config or self.config
-        num_tokens, new = len(token_ids), len(token_ids) - check_cached_n(cached_n, len(token_ids))
+        num_tokens, new = len(token_ids), len(token_ids) - cached_n
         report = SpecPrefillReport(guards.DISABLED, "switched off", num_tokens, cached_n, settings=config.as_dict())
         dense = Plan(np.arange(cached_n, num_tokens), report)
         if asked.kept_ranges is not None and asked.enabled:
@@ -186,8 +188,19 @@ class SpecPrefill:
         """Forget the last prompt: the draft's cache goes back to its pool."""
         self._scorer.reset()
 
-    def close(self) -> None:
-        self._scorer.close()
+    def close(self, *, keep_programs: bool = False) -> None:
+        """Give the draft's cache back; the programs that score too, unless they are to be kept with the draft for the
+        next pair that it is in.
+        """
+        self._scorer.close(keep_programs=keep_programs)
+
+    def _checked(self, token_ids: Sequence[int], num_before: int, name: str) -> list[int]:
+        """The token ids. RequestError unless they are some, and num_before of them leave at least one."""
+        ids = checked_ids(token_ids, self.target.config.vocab_size).tolist()
+        whole = isinstance(num_before, Integral) and not isinstance(num_before, bool)
+        if not whole or not 0 <= num_before < len(ids):
+            raise RequestError(f"{name}: found {num_before!r}, wanted 0 to {len(ids) - 1}, below the prompt's length")
+        return ids
 
     def _guard(
         self,
@@ -218,22 +231,14 @@ class SpecPrefill:
         return None
 
     def _speeds(self, config: SpecPrefillConfig) -> guards.Speeds:
-        """Those of the settings before measured ones."""
-        draft = speed_of(self.draft)
+        """Those of the settings before measured ones. The draft's are of the kind of scoring that is asked for."""
+        kind, layers = score_kind(config, self.draft), self.draft.config.num_hidden_layers
+        draft = speed_of(self.draft, kind, 1.0 if kind.last_layer is None else (kind.last_layer + 1) / layers)
         return guards.Speeds(
             config.draft_tokens_per_s or draft.prefill,
             draft.decode,
             config.target_tokens_per_s or speed_of(self.target).prefill,
         )
-
-
-def check_cached_n(cached_n: int, num_tokens: int) -> int:
-    """RequestError unless it is how many first tokens of a prompt a cache may hold: one at least is left to run."""
-    if isinstance(cached_n, bool) or not isinstance(cached_n, Integral) or not 0 <= cached_n < max(1, num_tokens):
-        raise RequestError(
-            f"cached_n: found {cached_n!r}, wanted 0 to {max(1, num_tokens) - 1}, below the prompt's end"
-        )
-    return cached_n
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import numpy as np
 
@@ -149,7 +150,7 @@ def ranges_to_tokens(ranges: Sequence[Sequence[int]], num_tokens: int, first: in
         whole = (
             isinstance(pair, Sequence)
             and len(pair) == 2
-            and all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
+            and all(isinstance(n, Integral) and not isinstance(n, bool) for n in pair)
         )
         if not whole or not end <= pair[0] < pair[1] <= num_tokens:
             raise RequestError(f"kept_ranges: found {pair!r}, wanted rising [start, end) pairs from 0 to {num_tokens}")

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkprefill.engine import kernels
-from vkprefill.engine.capture import RowTap, checked_layers
+from vkprefill.engine.capture import checked_layers
 from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import PromptCache
 from vkprefill.engine.runner import Best, PrefillProgress
-from vkprefill.engine.sizes import PAGE
-from vkprefill.engine.step import StepWord
 from vkprefill.errors import RequestError, VkPrefillError
+from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind, ScorePrograms
 from vkprefill.specprefill.selection import windows
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.program import Program
@@ -47,7 +45,8 @@ class Scorer:
     def __init__(self, draft: Model) -> None:
         self.draft = draft
         self._prompts = PromptCache(draft.new_cache())
-        self._programs: _ScorePrograms | None = None
+        self._store = ProgramStore.of(draft.runner)
+        self._store.users.add(self)
         self._last_layer: int | None = None  # that the cached tokens went through; None: all
 
     def score(
@@ -64,9 +63,10 @@ class Scorer:
         mark_at: a beginning of the prompt that later prompts will share (up to the generation prompt): scoring can go
         on from there.
         """
-        if config.window_size(self.draft.max_context):
-            return self._score_windows(token_ids, config, progress)
-        return self._score_whole(token_ids, config, mark_at, progress)
+        with self.draft.runner.turn:
+            if config.window_size(self.draft.max_context):
+                return self._score_windows(token_ids, config, progress)
+            return self._score_whole(token_ids, config, mark_at, progress)
 
     def _score_windows(
         self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None
@@ -92,157 +92,109 @@ class Scorer:
     def _score_whole(
         self, token_ids: Sequence[int], config: SpecPrefillConfig, mark_at: int | None, progress: PrefillProgress | None
     ) -> Importance:
-        draft, run, prompts, num_tokens = self.draft, self.draft.runner, self._prompts, len(token_ids)
-        layers = checked_layers(None if config.score_layers == "all" else config.score_layers, draft.config)
-        lookahead, tail = lookahead_steps(config, draft), min(max(1, config.tail_queries), num_tokens)
-        if num_tokens + lookahead > prompts.cache.max_context:
+        draft, num_tokens, lookahead = self.draft, len(token_ids), lookahead_steps(config, self.draft)
+        kind = score_kind(config, draft)
+        checked_layers(kind.layers, draft.config)
+        if num_tokens + lookahead > self._prompts.cache.max_context:
             raise RequestError(
                 f"draft context: {num_tokens} prompt and {lookahead} look-ahead tokens, the draft holds "
-                f"{prompts.cache.max_context}; use windows (window) or load it with more"
+                f"{self._prompts.cache.max_context}; use windows (window) or load it with more"
             )
-        programs = self._programs_for(layers, lookahead, max(1, config.tail_queries), config.pool_size, num_tokens)
-        if programs.last_layer != self._last_layer:  # the cache holds nothing of the layers after it
-            prompts.reset()
-            self._last_layer = programs.last_layer
-        start = time.perf_counter()
-        cached = prompts.go_back(token_ids[: num_tokens - tail + 1], exact_only=True)
-        programs.start(num_tokens)
-
-        def best_read() -> int:
-            return int(run.candidates(1)[0][0])
-
-        def best_token() -> int:
-            return int(run.head_candidates(Best(1))[0][0])
-
-        ends = [mark_at, num_tokens] if mark_at is not None and cached < mark_at < num_tokens else [num_tokens]
-        for end in ends:
-            part, first_query = token_ids[len(prompts.prompt) : end], num_tokens - tail - len(prompts.prompt)
-            token = run.prefill(
-                part,
-                prompts.cache,
-                head=best_token if lookahead and end == num_tokens else None,
-                progress=progress,
-                program_for=lambda first, count, query=first_query: programs.prefill(
-                    range(max(query - first, 0), count)
-                ),
-            )
-            prompts.note(part)
-            prompts.mark()
-        scored = time.perf_counter()
-        num_steps = tail
-        for _ in range(
-            lookahead
-        ):  # tokens the draft makes up are not noted: the next call goes back to the mark before them
-            if token in draft.tokenizer.eog_token_ids:
-                break
-            token = run.decode(token, prompts.cache, best_read, best=Best(1), program=programs.decode)
-            num_steps += 1
-            if progress:
-                progress(num_tokens, num_tokens)
-        values = programs.total() / np.float32(num_steps)
-        if not np.isfinite(values).all():
-            prompts.reset()  # nothing goes on from such a state
-            raise VkPrefillError(_not_finite(values, draft))
+        # look-ahead queries have scores for the tokens before them too, until their rows are cut
+        with self._store.borrow(kind, num_tokens + lookahead) as programs:
+            if kind.last_layer != self._last_layer:  # the cache holds nothing of the layers after it
+                self._prompts.reset()
+                self._last_layer = kind.last_layer
+            start = time.perf_counter()
+            first_query = num_tokens - min(kind.queries, num_tokens)
+            cached = self._prompts.go_back(token_ids[: first_query + 1], exact_only=True)
+            programs.start(num_tokens)
+            token = self._prefill(token_ids, programs, first_query, mark_at, progress)
+            scored = time.perf_counter()
+            num_steps = num_tokens - first_query
+            for _ in range(lookahead):
+                if token in draft.tokenizer.eog_token_ids:
+                    break
+                token = self._look_ahead(token, programs)
+                num_steps += 1
+                if progress:
+                    progress(num_tokens, num_tokens)
+            values = self._finite(programs.total() / np.float32(num_steps))
         return Importance(values, num_steps, cached, (scored - start) * 1e3, (time.perf_counter() - scored) * 1e3)
 
-    def _programs_for(
-        self, layers: tuple[int, ...], lookahead: int, tail: int, pool_size: int, num_keys: int
-    ) -> _ScorePrograms:
-        key = (layers, lookahead > 0, min(tail, self.draft.prefill_chunk), pool_size)
-        stride = (
-            num_keys + lookahead
-        )  # look-ahead queries have scores for the tokens before them too, until their rows are cut
-        if self._programs is None or self._programs.key != key or self._programs.stride < stride:
-            if self._programs is not None:
-                self._programs.free()
-                self._programs = None
-            self._programs = _ScorePrograms(self.draft, key, stride)
-        return self._programs
+    def _prefill(
+        self,
+        token_ids: Sequence[int],
+        programs: ScorePrograms,
+        first_query: int,
+        mark_at: int | None,
+        progress: PrefillProgress | None,
+    ) -> int | None:
+        """Run what is not cached; the best next token where there is look-ahead.
+
+        A stop where a mark is wanted, and after as many queries as a run takes.
+        """
+        run, prompts, num_tokens, kind = self.draft.runner, self._prompts, len(token_ids), programs.kind
+        marks = {num_tokens} if mark_at is None else {mark_at, num_tokens}
+        stops = marks | set(range(first_query + programs.most, num_tokens, programs.most))
+        cached, token = len(prompts.prompt), None
+        for stop in sorted(n for n in stops if cached < n <= num_tokens):
+            begin, began = len(prompts.prompt), time.perf_counter()
+
+            def program(first: int, count: int, begin: int = begin) -> Program:
+                return programs.prefill(range(max(first_query - begin - first, 0), count))
+
+            token = run.prefill(
+                token_ids[begin:stop],
+                prompts.cache,
+                head=self._best_token if kind.lookahead and stop == num_tokens else None,
+                progress=progress,
+                program_for=program,
+            )
+            run.meter.of(kind).prefilled(stop - begin, time.perf_counter() - began)
+            prompts.note(token_ids[begin:stop])
+            if stop in marks:
+                prompts.mark()
+        return token
+
+    def _best_token(self) -> int:
+        return int(self.draft.runner.head_candidates(Best(1))[0][0])
+
+    def _look_ahead(self, token: int, programs: ScorePrograms) -> int:
+        """Run a token that the draft made up; the best next one. It is not noted: the next call goes back to the mark
+        before it.
+        """
+        run, began = self.draft.runner, time.perf_counter()
+        found = run.decode(token, self._prompts.cache, lambda: run.candidates(1), best=Best(1), program=programs.decode)
+        run.meter.of(programs.kind).decoded(time.perf_counter() - began)
+        return int(found[0][0])
+
+    def _finite(self, values: np.ndarray) -> np.ndarray:
+        try:
+            return self.draft.runner.finite(values, f"importance by the draft {self.draft.path.name}")
+        except VkPrefillError:
+            self._prompts.reset()  # nothing goes on from such a state
+            raise
 
     def reset(self) -> None:
         """Empty the draft's cache."""
         self._prompts.reset()
 
-    def close(self) -> None:
+    def close(self, *, keep_programs: bool = False) -> None:
+        """Give the cache back; the programs too, unless another scorer of the draft is open or they are to be kept for
+        the next one.
+        """
         self._prompts.close()
-        if self._programs is not None:
-            self._programs.free()
-            self._programs = None
+        self._store.leave(self, keep=keep_programs)
+
+
+def score_kind(config: SpecPrefillConfig, draft: Model) -> ScoreKind:
+    """Which programs of the draft the settings ask for, whether or not it has such layers."""
+    layers = draft.config.attention_layers if config.score_layers == "all" else config.score_layers
+    return ScoreKind(layers, lookahead_steps(config, draft) > 0, max(1, config.tail_queries), config.pool_size)
 
 
 def lookahead_steps(config: SpecPrefillConfig, draft: Model) -> int:
     """Look-ahead needs all layers: where tail queries are asked for, or early layers only, there is none."""
     early = config.score_layers != "all" and draft.config.attention_layers[-1] not in config.score_layers
     return 0 if early or config.tail_queries else config.lookahead
-
-
-def _not_finite(values: np.ndarray, draft: Model) -> str:
-    token = np.flatnonzero(~np.isfinite(values))[0]
-    message = f"importance: token {token} has {values[token]}: the attention of the draft {draft.path.name} overflows"
-    if draft.kv_type == "f16":
-        return f'{message}, in its half-precision KV cache perhaps; load it with kv_type="f32"'
-    return message
-
-
-class _ScorePrograms:
-    """The draft's programs with rows and their reduction, for prompts of up to `stride` tokens."""
-
-    def __init__(self, draft: Model, key: tuple[tuple[int, ...], bool, int, int], num_keys: int) -> None:
-        self.key, self._draft = key, draft
-        self._layers, lookahead, most, self._pool_size = key
-        self.stride = -(-num_keys // (4 * PAGE)) * 4 * PAGE
-        device, heads = draft.device, draft.config.num_attention_heads
-        device.require(4 * self.stride * (most * (heads + 1) + 1), f"scoring of {num_keys} prompt tokens")
-        self._rows = device.buffer("score_rows", (most, heads, self.stride), kind="scoring")
-        self._best = device.buffer("score_best", (most, self.stride), kind="scoring")
-        self._total = device.buffer("importance", (self.stride,), kind="scoring")
-        self._tap = RowTap(draft.runner, most, "scoring")
-        self._clear = device.program("clear importance")
-        self._clear.fill(self._total)
-        run, chunk = draft.runner, draft.runner.sizes.rows
-        self.last_layer = last = None if lookahead else self._layers[-1]
-        self._plain = (
-            run.forward.record_trunk("draft", chunk, last_layer=last) if last is not None else run.prefill_program
-        )
-        self._scored = self._sum(run.forward.record_trunk("score", chunk, self._record, last_layer=last))
-        self._decode = (
-            self._sum(run.forward.record_trunk("lookahead", 1, self._record, with_head=True)) if lookahead else None
-        )
-        self._num_tokens = 0
-
-    def _record(self, p: Program, layer: int) -> None:
-        if layer in self._layers:
-            self._tap.record(p, layer, self._rows)
-            kernels.importance(p, self._rows, self._best, pool_size=self._pool_size, first=layer == self._layers[0])
-
-    def _sum(self, p: Program) -> Program:
-        kernels.importance_sum(p, self._best, self._total)
-        return p
-
-    def start(self, num_tokens: int) -> None:
-        self._num_tokens = num_tokens
-        self._clear.run()
-
-    def prefill(self, queries: range) -> Program:
-        """For a run of which these tokens are queries."""
-        if not len(queries):
-            return self._plain
-        self._choose(queries)
-        return self._scored
-
-    def decode(self) -> Program:
-        self._choose(range(1))
-        return self._decode
-
-    def _choose(self, queries: range) -> None:
-        self._tap.choose(queries, range(len(queries)), self._num_tokens)
-        self._draft.runner.set_words({StepWord.PROMPT_KEYS: self._num_tokens})
-
-    def total(self) -> np.ndarray:
-        """float32 [T]: the sum over steps; all that is read back."""
-        return self._total.part("importance", 0, (self._num_tokens,)).read()
-
-    def free(self) -> None:
-        self._tap.free()
-        for buffer in (self._rows, self._best, self._total):
-            buffer.free()
