@@ -18,7 +18,7 @@ class Metrics:
         self._specprefill: Counter[str] = Counter({status: 0 for status in STATUSES})
         self._requests: Counter[int] = Counter()
         self._memory: dict[str, int] = {}
-        self._speeds = {"prompt_tokens_seconds": 0.0, "predicted_tokens_seconds": 0.0}  # of the last answer
+        self._decoded = 0  # predicted tokens after the first of each answer: those that the decode time is of
 
     def answered(self, done: Done) -> None:
         timings, report = done.timings, done.specprefill
@@ -33,10 +33,7 @@ class Metrics:
         self._totals["specprefill_skipped_tokens_total"] += report["prompt_n"] - report["cached_n"] - report["kept_n"]
         self._specprefill[report["status"]] += 1
         self._memory = done.memory
-        self._speeds = {
-            "prompt_tokens_seconds": timings["prompt_per_second"] or 0.0,
-            "predicted_tokens_seconds": timings["predicted_per_second"] or 0.0,
-        }
+        self._decoded += max(0, timings["predicted_n"] - 1)
 
     def responded(self, status: int) -> None:
         """A completion request ended with this HTTP status; 499: the client left."""
@@ -44,6 +41,11 @@ class Metrics:
 
     def text(self, *, running: int, waiting: int) -> str:
         lines: list[str] = []
+        totals = self._totals
+        speeds = {
+            "prompt_tokens_seconds": _speed(totals["prompt_tokens_total"], totals["prompt_seconds_total"]),
+            "predicted_tokens_seconds": _speed(self._decoded, totals["tokens_predicted_seconds_total"]),
+        }
 
         def add(name: str, kind: str, help: str, values: dict[str, float]) -> None:
             """values: by label."""
@@ -60,7 +62,7 @@ class Metrics:
         )
         add("requests_total", "counter", "Completion requests by HTTP status.", _labelled("code", self._requests))
         for name, help in SPEEDS.items():
-            add(name, "gauge", help, {"": self._speeds[name]})
+            add(name, "gauge", help, {"": speeds[name]})
         add("requests_processing", "gauge", "Requests in work.", {"": running})
         add("requests_deferred", "gauge", "Requests in the queue.", {"": waiting})
         add(
@@ -82,9 +84,13 @@ TOTALS = {
     "specprefill_skipped_tokens_total": "Prompt tokens that sparse prefills left out.",
 }
 SPEEDS = {
-    "prompt_tokens_seconds": "Prefill speed of the last answer, tokens per second.",
-    "predicted_tokens_seconds": "Decode speed of the last answer, tokens per second.",
+    "prompt_tokens_seconds": "Average prefill speed since the start, tokens per second.",
+    "predicted_tokens_seconds": "Average decode speed since the start, tokens per second.",
 }
+
+
+def _speed(tokens: float, seconds: float) -> float:
+    return tokens / seconds if seconds else 0.0
 
 
 def _labelled(label: str, values: Counter | dict) -> dict[str, float]:
