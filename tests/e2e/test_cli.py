@@ -354,6 +354,18 @@ def test_bad_prompts(cli, gpu):
     assert_error(cli(*tiny("-c", "64", "-p", b"\xff")), "byte 0xFF in .* is not UTF-8, the terminal's encoding")
 
 
+@pytest.mark.parametrize("command", [("generate",), ("capture", "-o", "rows.npz")])
+def test_options_for_a_template_that_is_not_there(cli_here, gpu, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Path("plain.gguf").write_bytes(
+        Path(TINY).read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_templatE")
+    )
+    for options in (("-sys", "Be brief."), ("--chat-template-kwargs", '{"enable_thinking": false}')):
+        outcome = cli_here(*command, "-m", "plain.gguf", "-c", "256", "-p", "Hi", *options)
+        assert_error(outcome, "plain.gguf has no chat template")
+        assert outcome.out == ""
+
+
 def test_bad_prompt_files(cli_here, tmp_path):
     (tmp_path / "binary").write_bytes(b"\x80")
     assert_error(cli_here(*tiny("-f", str(tmp_path))), "cannot be read: Is a directory")

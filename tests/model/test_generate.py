@@ -63,6 +63,24 @@ def test_empty_prompt(tiny, built_in, prompt, raw):
             vkprefill.generate(model, prompt, raw=raw)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "raw", "reason"),
+    [("Hi", True, "raw prompt is taken"), ([1, 2], False, "token ids"), ("Hi", False, "has no chat template")],
+)
+@pytest.mark.parametrize("options", [{"system_prompt": "Be brief."}, {"template_kwargs": {"enable_thinking": False}}])
+def test_what_goes_into_a_template_is_refused_without_one(tiny, monkeypatch, prompt, raw, reason, options):
+    if not raw:
+        monkeypatch.setattr(tiny, "chat_template", None)
+    (name,) = options
+    with pytest.raises(vkprefill.RequestError, match=f"^{name}: .*{reason}"):
+        vkprefill.generate(tiny, prompt, raw=raw, max_tokens=1, **options)
+
+
+def test_a_system_prompt_beside_messages_is_refused(tiny):
+    with pytest.raises(vkprefill.RequestError, match="^system_prompt: the prompt is messages"):
+        vkprefill.generate(tiny, [{"role": "user", "content": "Hi"}], max_tokens=1, system_prompt="Be brief.")
+
+
 def test_messages_without_template(tiny, monkeypatch):
     monkeypatch.setattr(tiny, "chat_template", None)
     with pytest.raises(vkprefill.RequestError, match="has no chat template"):

@@ -266,7 +266,8 @@ def variants_of(args: argparse.Namespace) -> list[Variant]:
 
 def tasks_of(args: argparse.Namespace, model: Model) -> list[list[Task]]:
     """The tasks, those of a length together. RequestError where one does not fit into the context."""
-    variables = {"enable_thinking": False, **template_kwargs(args)}
+    default = {"enable_thinking": False} if model.chat_template is not None else {}
+    variables = {**default, **template_kwargs(args)}
 
     def encode(prompt: object) -> list[int]:
         return encode_prompt(model, prompt, template_kwargs=variables)[0]
@@ -276,8 +277,8 @@ def tasks_of(args: argparse.Namespace, model: Model) -> list[list[Task]]:
     else:
         is_demo = model.path.resolve() == demo_path(DEMO_TARGET).resolve()
         kinds = args.kinds or (DEMO_KINDS if is_demo else tuple(KINDS))
-        default = "" if is_demo else INSTRUCTION
-        instruction = default if args.instruction is None else args.instruction
+        usual = "" if is_demo else INSTRUCTION
+        instruction = usual if args.instruction is None else args.instruction
         groups = [
             make_tasks(encode, length, kinds, args.tasks or NUM_TASKS, args.seed, instruction)
             for length in args.lengths or LENGTHS

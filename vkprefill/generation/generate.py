@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkprefill.display import printable
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import Best, PrefillProgress
@@ -115,8 +116,10 @@ def encode_prompt(
 ) -> tuple[list[int], bool]:
     """(token ids, whether the model is asked to think first).
 
-    raw: text as it stands, special tokens in it are read as such. Raises RequestError for an empty prompt.
+    raw: text as it stands, special tokens in it are read as such. Raises RequestError for an empty prompt, and for
+    system_prompt or template_kwargs that would go nowhere.
     """
+    _refuse_unused(model, prompt, raw, system_prompt, template_kwargs)
     if isinstance(prompt, str):
         _not_empty(prompt)
         if raw or model.chat_template is None:
@@ -135,6 +138,24 @@ def encode_prompt(
     if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) for token in prompt):
         raise RequestError("prompt: wanted text, messages or token ids")
     return _not_empty([int(token) for token in prompt]), False
+
+
+def _refuse_unused(
+    model: Model, prompt: Prompt, raw: bool, system_prompt: str | None, template_kwargs: Mapping[str, object] | None
+) -> None:
+    is_messages = not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    if not (isinstance(prompt, str) or is_messages):
+        reason = "the prompt is token ids"
+    elif raw and not is_messages:
+        reason = "a raw prompt is taken as it stands"
+    elif model.chat_template is None:
+        reason = f"{printable(model.path.name)} has no chat template"
+    else:
+        reason = ""
+    if template_kwargs and reason:
+        raise RequestError(f"template_kwargs: {reason}")
+    if system_prompt is not None and (reason or is_messages):
+        raise RequestError(f"system_prompt: {reason or 'the prompt is messages, where one is a message too'}")
 
 
 def template_variables(template_kwargs: Mapping[str, object] | None) -> dict[str, object]:
