@@ -55,7 +55,7 @@ def user(text: str) -> list[dict[str, str]]:
 
 
 def ask(client, messages: list[dict[str, str]], **fields: object):
-    body = {name: fields.pop(name) for name in ("specprefill", "return_progress") if name in fields}
+    body = {name: fields.pop(name) for name in ("specprefill", "return_progress", "cache_prompt") if name in fields}
     return client.chat.completions.create(
         model="any", messages=messages, extra_body=body, **{"max_tokens": 12, **fields}
     )
@@ -124,6 +124,21 @@ def test_kept_ranges_of_a_request(client):
     report, total = answer.specprefill, answer.usage.prompt_tokens
     assert report["status"] == "active" and report["reason"] == "kept ranges given with the request"
     assert report["kept_ranges"] == [[0, 64], [200, 300], [total - 1, total]] and answer.timings["prompt_n"] == 165
+
+
+def test_no_answer_from_the_pruned_cache_of_another(client):
+    """One client drops all but the system prompt; another with the same prompt gets the exact answer."""
+    messages = [{"role": "system", "content": "Answer in a word. " + FILLER * 4}, *user("Alone. " + DEMO[8]["user"])]
+    pruned = ask(client, messages, specprefill={"kept_ranges": []})
+    assert pruned.specprefill["kept_n"] + pruned.specprefill["cached_n"] < 200
+    assert pruned.specprefill["cached_ranges"] in ([], [[0, pruned.specprefill["cached_n"]]])
+    exact = ask(client, messages, cache_prompt=False, **DENSE)
+    assert exact.usage.prompt_tokens_details.cached_tokens == 0
+    for settings in ({}, DENSE, {}):
+        answer = ask(client, messages, **settings)
+        assert text_of(answer) == text_of(exact)
+        cached = answer.usage.prompt_tokens_details.cached_tokens
+        assert answer.specprefill["cached_ranges"] == [[0, cached]] and cached > 30
 
 
 def test_keep_percentages(server):

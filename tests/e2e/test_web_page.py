@@ -240,14 +240,16 @@ import("/heat_map.js").then(({ heatMap }) => done(heatMap(report).map((node) => 
 node.childElementCount])));
 """
     tokens = ["\x1b", [0xF0, 0x9F], [0x98, 0x80], "a\u202e", [0xC3], [0xA9], "<|im_end|>"]
-    report = {"tokens": tokens, "importance": [0.1] * 7, "cached_n": 1, "kept_ranges": [[1, 5]]}
+    cached = {"cached_n": 1, "cached_ranges": [[0, 1]]}
+    report = {"tokens": tokens, "importance": [0.1] * 7, **cached, "kept_ranges": [[1, 5]]}
     shown = page.driver.execute_async_script(code, report)
     assert shown == [
         ["cached", "\u241b", 1],
         ["kept", "\U0001f600a<U+202E>\ufffd", 3],
         ["dropped", " [2 dropped] \ufffd<|im_end|>", 3],
     ]
-    long = {"tokens": ["a "] * 30000, "importance": None, "cached_n": 0, "kept_ranges": [[0, 30000]]}
+    long = {"tokens": ["a "] * 30000, "importance": None, "cached_n": 0, "cached_ranges": []}
+    long["kept_ranges"] = [[0, 30000]]
     assert page.driver.execute_async_script(code, long) == [["kept", "a " * 30000, 1]]
 
 

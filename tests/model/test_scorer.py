@@ -231,7 +231,7 @@ def test_next_turn_goes_on(eight_layers, scorer_of, settings):
     """From the mark if history was edited after it, from the prompt's end if it goes on; values as from scratch."""
     config, scorer = SpecPrefillConfig(**settings), scorer_of(eight_layers)
     first, history = tokens(120), 100
-    assert scorer.score(first, config, mark_at=history).cached_n == 0
+    assert scorer.score(first, config, mark_at=[history]).cached_n == 0
     turns = [
         (first[:history] + tokens(40, seed=2), history),
         (first[:history] + tokens(40, seed=2) + tokens(35, seed=3), history + 40),
@@ -239,7 +239,7 @@ def test_next_turn_goes_on(eight_layers, scorer_of, settings):
         (tokens(80, seed=5), 0),
     ]
     for token_ids, cached in turns:
-        found = scorer.score(token_ids, config, mark_at=len(token_ids) - 5)
+        found = scorer.score(token_ids, config, mark_at=[len(token_ids) - 5])
         assert found.cached_n == cached
         check(found, *numpy_importance(eight_layers, token_ids, config))
     again = scorer.score(turns[-1][0], config)

@@ -31,7 +31,7 @@ def slots(small):
 
 def answer(slots: Slots, ids: list[int], mark_at: tuple[int, ...] = (), max_tokens: int = 3) -> tuple[list[int], int]:
     """(token ids, cached tokens); the ids must be those of a run alone."""
-    session = slots.choose(ids, exact_only=True)
+    session = slots.choose(ids, AnswerOptions())
     parts = list(session.stream_ids(ids, AnswerOptions(max_tokens, GREEDY, mark_at=mark_at)))
     found = [p.token_id for p in parts if p.token_id is not None]
     return found, parts[-1].timings.cache_n
@@ -84,7 +84,7 @@ def test_an_answer_that_fills_the_memory(slots, small):
         answer(slots, encode(small, name, 300))
     noise = SamplingConfig(temperature=100.0, top_k=0, presence_penalty=0.0, seed=1)
     ids = encode(small, "Celia", 20)
-    session = slots.choose(ids, exact_only=True)
+    session = slots.choose(ids, AnswerOptions())
     parts = list(session.stream_ids(ids, AnswerOptions(600, noise)))
     assert parts[-1].timings.predicted_n > 500, "more than was free at its start"
 
@@ -92,9 +92,9 @@ def test_an_answer_that_fills_the_memory(slots, small):
 def test_forget(slots, small):
     ids = encode(small, "Anna", 50)
     answer(slots, ids, (49,))
-    session = slots.choose(ids, exact_only=True)
+    session = slots.choose(ids, AnswerOptions())
     slots.forget(session)
-    assert not session.prompt and slots.choose([1, 2], exact_only=True) is session, "it is the first to be used again"
+    assert not session.prompt and slots.choose([1, 2], AnswerOptions()) is session, "it is the first to be used again"
     assert not slots.forget_others()
     answer(slots, ids, (49,))
-    assert slots.choose([1, 2], exact_only=True) is not session and slots.forget_others() and not session.prompt
+    assert slots.choose([1, 2], AnswerOptions()) is not session and slots.forget_others() and not session.prompt

@@ -29,6 +29,7 @@ FIELDS = [
     "reason",
     "prompt_n",
     "cached_n",
+    "cached_ranges",
     "kept_n",
     "kept_ranges",
     "settings",

@@ -23,7 +23,7 @@ from vkprefill.server.http.app import build_app  # noqa: E402
 from vkprefill.server.http.completions import Service  # noqa: E402
 from vkprefill.server.http.metrics import Metrics  # noqa: E402
 from vkprefill.server.http.wire import MAX_BODY_BYTES  # noqa: E402
-from vkprefill.server.protocol.prompts import PromptBuilder, protected  # noqa: E402
+from vkprefill.server.protocol.prompts import PromptBuilder  # noqa: E402
 from vkprefill.server.protocol.requests import Defaults  # noqa: E402
 
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
@@ -35,6 +35,7 @@ REPORT = {
     "reason": "r",
     "prompt_n": 10,
     "cached_n": 4,
+    "cached_ranges": [[0, 4]],
     "kept_n": 3,
     "kept_ranges": [[4, 7]],
     "settings": {},
@@ -231,6 +232,7 @@ def test_what_the_engine_is_asked(send, engine, prompts):
         "stop": "x",
         "seed": 5,
         "max_tokens": 3,
+        "cache_prompt": False,
         "specprefill": {"kept_ranges": [[0, 9]]},
     }
     send("POST", "/v1/chat/completions", json=body)
@@ -243,19 +245,12 @@ def test_what_the_engine_is_asked(send, engine, prompts):
     shared = next(n for n, (a, b) in enumerate(zip(first.token_ids, second.token_ids, strict=False)) if a != b)
     options, sparse = first.options, first.options.sparse
     assert options.mark_at[0] == second.options.mark_at[0] == shared > 100 and len(options.mark_at) == 2
-    assert sparse.config.protect == ((0, shared),) and sparse.kept_ranges == [[0, 9]]
+    assert sparse.fixed_n == shared and sparse.kept_ranges == [[0, 9]]
     assert sparse.enabled and not second.options.sparse.enabled
+    assert not options.cache_prompt
     found = first.stop, options.sampling.seed, options.max_tokens, sparse.facts.roles
     assert found == (("x",), 5, 3, ("system", "user"))
     assert prompts.tokenizer.decode(first.token_ids[: options.mark_at[1]]).endswith("Hello<|im_end|>\n")
-
-
-def test_protected_ranges_add_up(prompts):
-    spec = SpecPrefillConfig(protect=((5, 6),))
-    assert (
-        protected(spec, prompts.completion(type("Request", (), {"prompt": [1, 2]}))) == spec
-        and protected(None, None) is None
-    )
 
 
 @pytest.mark.parametrize("status", [400, 503])

@@ -28,8 +28,8 @@ class Session:
         self.on_step: Callable[[int], None] = lambda step: None
         self.closed = self.resets = 0
 
-    def reach(self, token_ids: object, *, exact_only: bool) -> int:
-        return 0
+    def find(self, token_ids: object, options: AnswerOptions) -> None:
+        return None
 
     def reset(self) -> None:
         self.resets += 1
@@ -53,7 +53,7 @@ class Slots:
         self.session = session
         self.others = False  # whether there is memory of others to give back
 
-    def choose(self, token_ids: object, *, exact_only: bool) -> Session:
+    def choose(self, token_ids: object, options: AnswerOptions) -> Session:
         return self.session
 
     def forget(self, session: Session) -> None:

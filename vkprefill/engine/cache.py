@@ -26,14 +26,28 @@ class Snapshot:
 
     length: int
     next_position: int
-    state: Buffer | None = field(repr=False)  # None: the empty cache, or freed
+    state: Buffer | np.ndarray | None = field(repr=False)  # on the device or the host; None: the empty cache, or freed
     stale: bool = False  # freed, or the cache went back further
+
+    @property
+    def host_bytes(self) -> int:
+        return self.state.nbytes if isinstance(self.state, np.ndarray) else 0
+
+    @property
+    def device_bytes(self) -> int:
+        return self.state.num_bytes if isinstance(self.state, Buffer) else 0
+
+    def to_host(self) -> None:
+        """Keep the state in the host's memory from now on: the same bits, slower to go back to."""
+        if isinstance(self.state, Buffer):
+            on_device, self.state = self.state, self.state.read()
+            on_device.free()
 
     def free(self) -> None:
         if self.state is not None:
-            self.state.free()
-            self.state = None
-            self.stale = True
+            state, self.state, self.stale = self.state, None, True
+            if isinstance(state, Buffer):
+                state.free()
 
     def __del__(self) -> None:
         self.free()
@@ -49,7 +63,8 @@ class Cache:
     def __init__(self, pool: CachePool, max_context: int) -> None:
         self.pool = pool
         self.max_context = max_context
-        self.pages: list[int] = []
+        self.pages: list[int] = []  # of the pool; what no cache lists is free
+        pool.caches.add(self)
         self.token_ids: list[int] = []
         self.positions: list[int] = []
         self.next_position = 0
@@ -74,15 +89,15 @@ class Cache:
                 f"context: {len(self)} cached and {num_tokens} new tokens, the cache holds {self.max_context}"
             )
         missing = num_pages(needed) - len(self.pages)
-        if missing > len(self.pool.free_pages) and self.pool.on_full is not None:
+        if missing > 0 and self.pool.on_full is not None and missing > len(self.pool.free_pages):
             self.pool.on_full(missing)
-        free = self.pool.free_pages
+        free = self.pool.free_pages if missing > 0 else []
         if missing > len(free):
             raise OutOfMemoryError(
                 f"KV cache: {missing * PAGE} more slots wanted, {len(free) * PAGE} of {self.pool.num_slots} are free; "
                 "close other caches or load with a larger max_context"
             )
-        self.pages += [free.pop(0) for _ in range(missing)]
+        self.pages += free[: max(0, missing)]
         self.pool.activate(self)
 
     def append(self, token_ids: list[int], positions: list[int]) -> None:
@@ -91,16 +106,16 @@ class Cache:
         self.positions += positions
         self.next_position = positions[-1] + 1
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, *, on_host: bool = False) -> Snapshot:
         """Remember this point. Costs a copy of the state (half of Model.memory.state); raises OutOfMemoryError without
-        room for it.
+        room for it on the device.
         """
         with self.pool.turn:
             self._check_usable()
             state = None
             if len(self):
                 self.pool.activate(self)
-                state = self.pool.save_state("snapshot")
+                state = self.pool.download_state() if on_host else self.pool.save_state("snapshot")
             snapshot = Snapshot(len(self), self.next_position, state)
             self._snapshots.add(snapshot)
             return snapshot
@@ -160,6 +175,13 @@ class Cache:
         self.next_position = snapshot.next_position
         self.broken = False
 
+    def let_go(self) -> None:
+        """Give up the recurrent state, and its memory: the cache goes on from a snapshot only."""
+        if len(self):
+            self.broken = True
+            self._drop_home()
+            self.pool.let_go(self)
+
     def begin(self) -> None:
         """Remember this point, which `undo` can go back to until another cache begins. Takes no memory."""
         self._check_usable()
@@ -173,14 +195,14 @@ class Cache:
         length, next_position = self._begun
         self._go_back(length, next_position, self.pool.undo_state if length else None)
 
-    def _go_back(self, length: int, next_position: int, state: Buffer | None) -> None:
+    def _go_back(self, length: int, next_position: int, state: Buffer | np.ndarray | None) -> None:
         self.broken = True  # until all is done
         self.pool.set_state(self, state)
         self._drop_home()
         self._void_snapshots(length)
         del self.token_ids[length:], self.positions[length:]
         self.next_position = next_position
-        self.pool.trim(self, num_pages(length))
+        del self.pages[num_pages(length) :]
         self.broken = False
 
     def reset(self) -> None:

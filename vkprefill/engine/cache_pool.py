@@ -41,7 +41,7 @@ class CachePool:
         self.device, self.config, self.kv_type, self.turn = device, sizes.config, sizes.kv_type, turn
         self._page_words, pages, config = sizes.page_words, sizes.pages, sizes.config
         self.num_slots = pages * PAGE
-        self.free_pages = list(range(pages))
+        self.caches: weakref.WeakSet[Cache] = weakref.WeakSet()
         self.on_full: Callable[[int], None] | None = (
             None  # called when fewer pages are free than needed: it may close or reset other caches
         )
@@ -66,6 +66,14 @@ class CachePool:
         }
         self._owner: weakref.ref[Cache] | None = None
 
+    @property
+    def free_pages(self) -> list[int]:
+        """Those that no cache lists, rising. There is no other record of them: a cache that is collected in the middle
+        of anything frees its pages by being gone.
+        """
+        used = {page for cache in self.caches for page in cache.pages}
+        return [page for page in range(self.num_slots // PAGE) if page not in used]
+
     def buffers(self) -> list[Buffer]:
         """Everything the pool has allocated."""
         return [
@@ -82,7 +90,7 @@ class CachePool:
             cache._drop_home()
         self.page_table.view()[: len(cache.pages)] = cache.pages
 
-    def set_state(self, cache: Cache, saved: Buffer | None) -> None:
+    def set_state(self, cache: Cache, saved: Buffer | np.ndarray | None) -> None:
         """Make the live state this cache's, with saved content (None: zeros); the owner before keeps a copy."""
         owner = self.live()
         if owner is not None and owner is not cache and len(owner):
@@ -100,14 +108,13 @@ class CachePool:
 
     def release(self, cache: Cache) -> None:
         """Take back a cache's pages and its claim on the live state."""
-        self.trim(cache, 0)
+        cache.pages.clear()
+        self.let_go(cache)
+
+    def let_go(self, cache: Cache) -> None:
+        """Take back a cache's claim on the live state."""
         if self.live() is cache:
             self._owner = None
-
-    def trim(self, cache: Cache, pages: int) -> None:
-        """Take back a cache's pages but the first ones."""
-        self.free_pages = sorted(self.free_pages + cache.pages[pages:])
-        del cache.pages[pages:]
 
     def save_state(self, label: str) -> Buffer:
         """A copy of the live state in a new buffer."""
@@ -115,11 +122,18 @@ class CachePool:
         self._copy(self.state, saved)
         return saved
 
+    def download_state(self) -> np.ndarray:
+        """A copy of the live state in the host's memory."""
+        return self.state.read()
+
     def keep_for_undo(self) -> None:
         self._copy(self.state, self.undo_state)
 
-    def load_state(self, saved: Buffer) -> None:
-        self._copy(saved, self.state)
+    def load_state(self, saved: Buffer | np.ndarray) -> None:
+        if isinstance(saved, np.ndarray):
+            self.device.upload(self.state, [saved])
+        else:
+            self._copy(saved, self.state)
 
     def copy_rows(self, source: list[int], target: list[int], rows: np.ndarray) -> None:
         """Keys and values of some slots of the source pages -> the first slots of the target pages, in order. Through

@@ -1,118 +1,160 @@
 """A cache with a memory of prompts: which beginning of a new prompt need not be run again.
 
-Recurrent state cannot be cut back, so a prompt can only go on from where a state exists: the cache as it stands, or a
-mark (a snapshot with the prompt it stands for). A sparse state has fewer cached rows than prompt tokens; it is never
-taken for an exact one.
+Recurrent state cannot be cut back, so a prompt can only go on from a mark: a snapshot with the tokens it stands for.
+Where tokens were left out (by a sparse prefill), a mark says so, and whoever asks decides whether that will do; what
+lacks nothing is preferred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vkprefill.engine.cache import Cache, Snapshot
 from vkprefill.errors import OutOfMemoryError
 
-MAX_MARKS = (
-    4  # the first, which other conversations may share, and those of the last turns: history is edited near its end
-)
+MAX_MARKS = 12
+MARKS_ON_DEVICE = 2  # of the conversation in use: the next turn goes on from one of the last
 
 
-@dataclass
-class _Mark:
-    prompt: list[int]
-    exact: bool
+@dataclass(eq=False)
+class Mark:
+    """A point that a prompt can go on from: the first `length` tokens of it, of which some were run into the cache.
+
+    lacks: what the maker noted about what was left out; None: nothing was.
+    """
+
+    length: int
+    lacks: object | None
     snapshot: Snapshot
+    cache: Cache
+
+    @property
+    def positions(self) -> list[int]:
+        """Of the tokens that were run."""
+        return self.cache.positions[: self.snapshot.length]
+
+
+MayUse = Callable[[Mark], bool]
+"""Whether a prompt may go on from a mark that lacks something."""
+
+
+def nothing_lacking(mark: Mark) -> bool:
+    return False
 
 
 class PromptCache:
-    """prompt: the tokens the cache stands for, those a sparse prefill left out included; exact: whether it left out
-    none.
+    """prompt: the tokens the cache stands for, those left out included; lacks: as for a Mark.
+
+    uses: prompts that it was good for; last_used: when, by the clock of whoever keeps several.
     """
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.prompt: list[int] = []
-        self.exact = True
-        self._rows = 0  # of the cache that stand for `prompt`
-        self._marks: list[_Mark] = []
+        self.lacks: object | None = None
+        self.uses = self.last_used = 0
+        self._marks: list[Mark] = []  # of rising length, each a beginning of the prompt
 
-    def reach(self, prompt: Sequence[int], *, exact_only: bool) -> int:
-        """How long a beginning of `prompt` go_back would find. Changes nothing."""
-        stands, best = self._find(prompt, exact_only)
-        return len(self.prompt) if stands else len(best.prompt) if best else 0
+    @property
+    def marks(self) -> Sequence[Mark]:
+        return self._marks
 
-    def go_back(self, prompt: Sequence[int], *, exact_only: bool) -> int:
-        """Bring the cache to the longest beginning of `prompt` that has a state and leaves a token to run; its length.
-
-        exact_only: do not go on from a sparse state.
+    def find(self, prompt: Sequence[int], may_use: MayUse = nothing_lacking) -> Mark | None:
+        """The mark with the longest beginning of `prompt` that leaves a token to run; of two, the one that lacks
+        nothing.
         """
-        stands, best = self._find(prompt, exact_only)
-        if stands:
-            return len(self.prompt)
-        if best is None:
+        most = min(common_length(prompt, self.prompt), len(prompt) - 1)
+        fits = (m for m in self._marks if m.length <= most and not m.snapshot.stale and (m.lacks is None or may_use(m)))
+        return max(fits, key=preference, default=None)
+
+    def go_back(self, mark: Mark | None) -> int:
+        """Bring the cache to one of its marks, or to its beginning; the length."""
+        if mark is None:
             self.reset()
-        else:
-            self.cache.restore(best.snapshot)
-            self.prompt, self.exact, self._rows = list(best.prompt), best.exact, len(self.cache)
-        return len(self.prompt)
-
-    def _find(self, prompt: Sequence[int], exact_only: bool) -> tuple[bool, _Mark | None]:
-        """Whether to go on from the cache as it stands, and the best mark."""
-
-        def fits(known: list[int], exact: bool) -> bool:
-            return len(known) < len(prompt) and (exact or not exact_only) and list(prompt[: len(known)]) == known
-
-        usable = [m for m in self._marks if not m.snapshot.stale and fits(m.prompt, m.exact)]
-        best = max(usable, key=lambda m: len(m.prompt), default=None)
-        intact = not self.cache.broken and len(self.cache) == self._rows
-        stands = intact and fits(self.prompt, self.exact) and (best is None or len(self.prompt) >= len(best.prompt))
-        return stands, best
-
-    def start_from(self, other: PromptCache, prompt: Sequence[int], *, exact_only: bool) -> int:
-        """Forget everything and begin with the longest beginning of `prompt` that another one has a mark of; its
-        length, 0 without one.
-        """
-        self.reset()
-        _, mark = other._find(prompt, exact_only)
-        if mark is None or not mark.prompt:
             return 0
+        if self.cache.broken or len(self.cache) != mark.snapshot.length:
+            self.cache.restore(mark.snapshot)
+        self._drop([m for m in self._marks if m.length > mark.length])
+        del self.prompt[mark.length :]
+        self.lacks = mark.lacks
+        return mark.length
+
+    def start_from(self, other: PromptCache, mark: Mark) -> bool:
+        """Forget everything and begin at another one's mark, which keeps it. False, and empty, without memory."""
+        self.reset()
         try:
             self.cache.start_from(other.cache, mark.snapshot)
         except OutOfMemoryError:
             self.reset()
-            return 0
-        self.prompt, self.exact, self._rows = list(mark.prompt), mark.exact, len(self.cache)
+            return False
+        self.prompt, self.lacks = other.prompt[: mark.length], mark.lacks
         self.mark()
-        return len(self.prompt)
+        return True
 
-    def note(self, tokens: Sequence[int], *, exact: bool = True) -> None:
-        """The cache, as it is now, stands for these further prompt tokens; what is run and not noted does not count."""
+    def note(self, tokens: Sequence[int], lacks: object | None = None) -> None:
+        """The cache, as it is now, stands for these further prompt tokens. lacks: what is missing of them; what was
+        missing before stays so.
+        """
         self.prompt += [int(t) for t in tokens]
-        self._rows = len(self.cache)
-        self.exact = self.exact and exact
+        self.lacks = lacks or self.lacks
 
     def mark(self) -> None:
-        """Make this point one to go back to; without memory for it a later prompt starts further back, which is slower
-        but right.
-        """
-        marks = [m for m in self._marks if not m.snapshot.stale]
-        self._marks = marks[:1] + marks[1:][-(MAX_MARKS - 2) :]
+        """Make this point one to go back to."""
+        if not len(self.cache):
+            return
+        self._drop([m for m in self._marks if m.length >= len(self.prompt)])
         try:
-            self._marks.append(_Mark(list(self.prompt), self.exact, self.cache.snapshot()))
+            snapshot = self.cache.snapshot()
         except OutOfMemoryError:
-            pass
+            snapshot = self.cache.snapshot(on_host=True)
+        self._marks.append(Mark(len(self.prompt), self.lacks, snapshot, self.cache))
+        for mark in self._marks[:-MARKS_ON_DEVICE]:
+            mark.snapshot.to_host()
+        if len(self._marks) > MAX_MARKS:  # never the first, which other conversations may share, nor the last
+            self._drop([min(self._marks[1:-1], key=self.gap)])
+
+    def gap(self, mark: Mark) -> int:
+        """Tokens that would have to be run again without this mark."""
+        before = self._marks[: self._marks.index(mark)]
+        return mark.length - (before[-1].length if before else 0)
+
+    def drop(self, mark: Mark) -> None:
+        self._drop([mark])
+
+    def park(self) -> None:
+        """Take no memory on the device but pages: all marks go to the host, and the live state is given up."""
+        for mark in self._marks:
+            mark.snapshot.to_host()
+        self.cache.let_go()
 
     def reset(self) -> None:
-        self._drop_marks()
+        self._drop(self._marks)
         self.cache.reset()
-        self.prompt, self.exact, self._rows = [], True, 0
+        self.prompt, self.lacks, self.uses = [], None, 0
 
     def close(self) -> None:
-        self._drop_marks()
+        self._drop(self._marks)
         self.cache.close()
 
-    def _drop_marks(self) -> None:
-        for mark in self._marks:
+    def _drop(self, marks: Sequence[Mark]) -> None:
+        self._marks = [m for m in self._marks if m not in marks]
+        for mark in marks:
             mark.snapshot.free()
-        self._marks.clear()
+
+
+def preference(mark: Mark) -> tuple[int, bool]:
+    """Greater for the better of two marks that fit a prompt."""
+    return mark.length, mark.lacks is None
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if list(a[low:middle]) == list(b[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -18,7 +18,7 @@ from vkprefill.generation.options import AnswerOptions, Hooks, ends_in_thinking
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.pipeline import SpecPrefill
-from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, SpecPrefillReport, finish_plan, given_plan
+from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
@@ -279,11 +279,12 @@ def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
     return finish_plan(plan, kept, None)
 
 
-def plan_without_draft(asked: SparseRequest, num_tokens: int, cached_n: int = 0) -> Plan:
+def plan_without_draft(model: Model, asked: SparseRequest, token_ids: Sequence[int], cached_n: int = 0) -> Plan:
     """All new tokens, or those that the request names."""
+    plan = dense_plan(len(token_ids), cached_n)
     if asked.kept_ranges is None or not asked.enabled:
-        return dense_plan(num_tokens, cached_n)
-    return given_plan(asked.kept_ranges, num_tokens, cached_n)
+        return plan
+    return plan_as_given(plan, asked, asked.config or SpecPrefillConfig(), model.tokenizer, token_ids)
 
 
 def stream_generate(
@@ -315,7 +316,7 @@ def stream_generate(
     cache = model.new_cache()
     try:
         if speculative is None:
-            plan = plan_without_draft(asked, len(ids))
+            plan = plan_without_draft(model, asked, ids)
         else:
             plan = speculative.plan(ids, asked, progress=progress)
         yield from stream_tokens(model, ids, cache, plan, options, hooks, Timings())

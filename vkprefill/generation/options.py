@@ -21,13 +21,14 @@ class AnswerOptions:
 
     max_tokens: None for as many as the context holds; sampling: settings left out come from the file or Qwen3.5's card;
     sparse: what is asked of speculative prefill; mark_at: rising lengths of the beginnings of the prompt that later
-    prompts will share, the last being that of the history.
+    prompts will share, the last being that of the history; cache_prompt: False to take nothing from earlier prompts.
     """
 
     max_tokens: int | None = None
     sampling: SamplingConfig = SamplingConfig()
     sparse: SparseRequest = SparseRequest()
     mark_at: tuple[int, ...] = ()
+    cache_prompt: bool = True
 
     def __post_init__(self) -> None:
         limit = self.max_tokens

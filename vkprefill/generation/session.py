@@ -16,7 +16,7 @@ import numpy as np
 
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
-from vkprefill.engine.prompt_cache import PromptCache
+from vkprefill.engine.prompt_cache import Mark, PromptCache
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.generate import (
@@ -28,10 +28,12 @@ from vkprefill.generation.generate import (
     stream_tokens,
     template_variables,
 )
+from vkprefill.generation.marks import mark_places
 from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.pruned import PrunedTurn, may_go_on
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.pipeline import SpecPrefill
-from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest
+from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, note_holes
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 
@@ -99,59 +101,75 @@ class Session:
     ) -> Iterator[GenerationPart]:
         """As stream, for a conversation rendered by the caller."""
         options, hooks = options or AnswerOptions(), hooks or Hooks()
-        model, prompts, ids = self.model, self._prompts, list(ids)
-        options = options.resolve(model, ids)
-        enabled, mark_at, progress = options.sparse.enabled, options.mark_at, hooks.progress
-        if len(ids) >= self.cache.max_context and (self._speculative is None or not enabled):
+        model, ids = self.model, list(ids)
+        asked = self._resolved(options.sparse)
+        options = replace(options.resolve(model, ids), sparse=asked)
+        if len(ids) >= self.cache.max_context and (self._speculative is None or not asked.enabled):
             raise ContextLengthError(
                 f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}"
             )
-        reused = prompts.go_back(ids, exact_only=self._speculative is None or not enabled)
-        if self._speculative is None:
-            plan = plan_without_draft(options.sparse, len(ids), reused)
-        else:
-            plan = self._speculative.plan(
-                ids,
-                options.sparse,
-                cached_n=reused,
-                mark_at=mark_at[-1] if mark_at else None,
-                progress=hooks.scoring or progress,
-            )
-        if not prompts.exact:
-            plan.report.reason += "; what earlier turns left out stays out"
+        reused = self._prompts.go_back(self.find(ids, options))
+        places = mark_places(ids, options.mark_at, reused, model.tokenizer)
+        plan = self._plan(ids, options, reused, places, hooks)
+        note_holes(plan.report, self.cache.positions)
         self.importance = plan.importance
+        turn = PrunedTurn(asked, ids, max(options.mark_at, default=len(ids)))
         timings, num_kept = Timings(cache_n=reused), len(plan.kept)
 
         def ran(done: int, _: int) -> None:
-            if progress:
-                progress(before + done, num_kept)
+            if hooks.progress:
+                hooks.progress(before + done, num_kept)
 
         before = 0  # tokens run by earlier calls of the model
-        for end in mark_at:
-            if reused < end < len(ids):
-                plan = self._prefill_and_mark(ids, end, plan, timings, ran)
-                before = timings.prompt_n
+        for place in places:
+            plan = self._prefill_and_mark(ids, place, plan, turn, timings, ran)
+            before = timings.prompt_n
         rows = len(self.cache) + len(plan.kept)
         try:
-            yield from stream_tokens(model, ids, self.cache, plan, options, replace(hooks, progress=ran), timings)
+            for part in stream_tokens(model, ids, self.cache, plan, options, replace(hooks, progress=ran), timings):
+                if part.token_id is not None:
+                    turn.answer.append(part.token_id)
+                yield part
         finally:
-            if len(self.cache) >= rows:  # the prompt was run: not so after an interrupt in prefill
-                prompts.note(ids[len(prompts.prompt) :], exact=not plan.sparse)
-                prompts.note(self.cache.token_ids[rows:])
+            if len(self.cache) >= rows and not self.cache.broken:  # not so after an interrupt in prefill
+                self._note(ids[len(self.prompt) :], len(plan.kept), turn)
+                self._note(self.cache.token_ids[rows:], len(self.cache) - rows, turn)
+                self._prompts.mark()
+
+    def _resolved(self, asked: SparseRequest) -> SparseRequest:
+        if asked.config is not None or self._speculative is None:
+            return asked
+        return replace(asked, config=self._speculative.config)
+
+    def _plan(self, ids: list[int], options: AnswerOptions, reused: int, places: list[int], hooks: Hooks) -> Plan:
+        if self._speculative is None:
+            return plan_without_draft(self.model, options.sparse, ids, reused)
+        return self._speculative.plan(
+            ids,
+            options.sparse,
+            cached_n=reused,
+            mark_at=places,
+            fresh=not options.cache_prompt,
+            progress=hooks.scoring or hooks.progress,
+        )
 
     def _prefill_and_mark(
-        self, ids: list[int], end: int, plan: Plan, timings: Timings, progress: PrefillProgress | None
+        self, ids: list[int], end: int, plan: Plan, turn: PrunedTurn, timings: Timings, progress: PrefillProgress
     ) -> Plan:
         """Run what comes before `end` and mark that; returns the plan of the rest."""
         kept, start = plan.kept[plan.kept < end], time.perf_counter()
         if len(kept):
             self.model.extend(np.asarray(ids)[kept], self.cache, positions=kept, progress=progress)
-        new = ids[len(self._prompts.prompt) : end]
-        self._prompts.note(new, exact=len(kept) == len(new))
+        self._note(ids[len(self.prompt) : end], len(kept), turn)
         self._prompts.mark()
         timings.prompt_n += len(kept)
         timings.prompt_ms += (time.perf_counter() - start) * 1e3
         return replace(plan, kept=plan.kept[plan.kept >= end])
+
+    def _note(self, tokens: list[int], num_run: int, turn: PrunedTurn) -> None:
+        """The cache stands for these further tokens, of which so many were run."""
+        pruned = num_run < len(tokens) or self._prompts.lacks is not None
+        self._prompts.note(tokens, turn if pruned else None)
 
     def generate(self, messages: Sequence[Mapping[str, object]], **options: object) -> GenerationResult:
         """The whole answer; options as for stream."""
@@ -162,18 +180,21 @@ class Session:
         """The tokens that the cache stands for, those left out by sparse prefills included."""
         return self._prompts.prompt
 
-    def reach(self, ids: Sequence[int], *, exact_only: bool) -> int:
-        """How many first tokens of a prompt need not be run again; exact_only: as for a turn without speculative
-        prefill.
-        """
-        return self._prompts.reach(ids, exact_only=exact_only or self._speculative is None)
+    def find(self, ids: Sequence[int], options: AnswerOptions) -> Mark | None:
+        """Where a prompt would go on from; None: from its beginning."""
+        asked = self._resolved(options.sparse)
+        if not options.cache_prompt:
+            return None
+        if self._speculative is None and asked.kept_ranges is None:
+            return self._prompts.find(ids)
+        return self._prompts.find(ids, lambda mark: may_go_on(mark, asked, ids, self.model.tokenizer))
 
-    def start_from(self, other: Session, ids: Sequence[int], *, exact_only: bool) -> int:
-        """Forget the conversation and begin with what another session of the model has of a prompt; its length. The
-        other one keeps it.
+    def start_from(self, other: Session, mark: Mark) -> bool:
+        """Forget the conversation and begin at a mark of another session of the model, which keeps it; False, and
+        empty, without memory for it.
         """
         self.reset()
-        return self._prompts.start_from(other._prompts, ids, exact_only=exact_only or self._speculative is None)
+        return self._prompts.start_from(other._prompts, mark)
 
     def reset(self) -> None:
         """Forget the conversation; its memory goes back to the models' pools."""

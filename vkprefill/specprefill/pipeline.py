@@ -34,7 +34,8 @@ from vkprefill.specprefill.plan import (
     SparseRequest,
     SpecPrefillReport,
     finish_plan,
-    ranges_to_tokens,
+    plan_as_given,
+    tool_guard,
 )
 from vkprefill.specprefill.scorer import Importance, Scorer, lookahead_steps, score_kind
 from vkprefill.specprefill.selection import boost, line_ends, normalise, select
@@ -81,20 +82,24 @@ class SpecPrefill:
         config: SpecPrefillConfig | None = None,
         *,
         first: int = 0,
-        mark_at: int | None = None,
+        mark_at: Sequence[int] = (),
+        fresh: bool = False,
         progress: PrefillProgress | None = None,
     ) -> Scored:
         """Importance and selection without any work of the target.
 
-        first: choose among tokens from here on only; mark_at: a beginning that later prompts will share.
+        first: choose among tokens from here on only; mark_at: rising lengths of beginnings that later prompts may
+        share; fresh: take nothing from earlier prompts.
         """
         config = config or self.config
         token_ids = self._checked(token_ids, first, "first")
         key = _memo_key(token_ids, config, first)
-        if key in self._memo:
+        if key in self._memo and not fresh:
             self._memo.move_to_end(key)
             known = self._memo[key]
             return Scored(known.importance, known.selection, 0.0, 0.0, 0.0)
+        if fresh:
+            self._scorer.reset()
         measured: Importance = self._scorer.score(token_ids, config, mark_at=mark_at, progress=progress)
         start = time.perf_counter()
         values = boost(normalise(measured.values, config.normalize), config)
@@ -118,30 +123,32 @@ class SpecPrefill:
         asked: SparseRequest | None = None,
         *,
         cached_n: int = 0,
-        mark_at: int | None = None,
+        mark_at: Sequence[int] = (),
+        fresh: bool = False,
         progress: PrefillProgress | None = None,
         **fields: object,
     ) -> Plan:
         """Decide what the target runs of a prompt whose first cached_n tokens it has.
 
-        fields: of a SparseRequest, where `asked` is not given. Raises RequestError for bad kept_ranges; with on_error
-        "error" also what the scorer raises.
+        mark_at, fresh: as for score; fields: of a SparseRequest, where `asked` is not given. Raises RequestError for
+        bad kept_ranges; with on_error "error" also what the scorer raises.
         """
         asked, token_ids = asked or SparseRequest.of(**fields), self._checked(token_ids, cached_n, "cached_n")
         config = asked.config or self.config
         num_tokens, new = len(token_ids), len(token_ids) - cached_n
         report = SpecPrefillReport(guards.DISABLED, "switched off", num_tokens, cached_n, settings=config.as_dict())
         dense = Plan(np.arange(cached_n, num_tokens), report)
-        if asked.kept_ranges is not None and asked.enabled:
-            kept = ranges_to_tokens(asked.kept_ranges, num_tokens, cached_n)
-            return finish_plan(dense, kept, "kept ranges given with the request")
         if not asked.enabled:
             return finish_plan(dense, dense.kept, None)
+        if asked.kept_ranges is not None:
+            return plan_as_given(dense, asked, config, self.target.tokenizer, token_ids)
         try:
             if skipped := self._guard(token_ids, new, config, asked.facts, report):
                 report.status, report.reason = skipped
                 return finish_plan(dense, dense.kept, None)
-            scored = self.score(token_ids, config, first=cached_n, mark_at=mark_at, progress=progress)
+            scored = self.score(
+                token_ids, asked.protecting(config), first=cached_n, mark_at=mark_at, fresh=fresh, progress=progress
+            )
         except VkPrefillError as error:
             if config.on_error == "error" or self.target.device.lost:
                 raise
@@ -211,10 +218,8 @@ class SpecPrefill:
         report: SpecPrefillReport,
     ) -> tuple[str, str] | None:
         """(status, reason) of the first guard that applies."""
-        if config.tool_guard:
-            head = self.target.tokenizer.decode(token_ids[: guards.TOOL_HEAD_TOKENS])
-            if reason := guards.tool_guard(facts, head, config.tool_match):
-                return guards.SKIPPED_TOOL_GUARD, reason
+        if reason := tool_guard(config, facts, self.target.tokenizer, token_ids):
+            return guards.SKIPPED_TOOL_GUARD, reason
         if reason := guards.min_tokens_guard(new, config.min_tokens):
             return guards.SKIPPED_MIN_TOKENS, reason
         if config.break_even and config.keep_ratio < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 
 import numpy as np
@@ -13,21 +13,24 @@ from vkprefill.specprefill import guards
 from vkprefill.specprefill.guards import RequestFacts
 from vkprefill.specprefill.selection import Selection
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.text.tokenizer import Tokenizer
 
 
 @dataclass
 class SpecPrefillReport:
     """What happened to a prompt; `as_dict` is the object `specprefill` of JSON answers. Times in milliseconds.
 
-    status: one of guards.STATUSES, reason: a sentence; prompt_n: T; cached_n: tokens no prefill was needed for; kept_n:
-    tokens of the rest that the target ran, kept_ranges: which, as [start, end); ttft_ms: from the call to the first
-    sampled token. importance float32 [T] and kept int64 [K] are arrays for the API, None where there are none.
+    status: one of guards.STATUSES, reason: a sentence; prompt_n: T; cached_n: tokens no prefill was needed for,
+    cached_ranges: those of them that the target has run, as [start, end): what is missing earlier prefills left out;
+    kept_n: tokens of the rest that the target ran, kept_ranges: which; ttft_ms: from the call to the first sampled
+    token. importance float32 [T] and kept int64 [K] are arrays for the API, None where there are none.
     """
 
     status: str
     reason: str
     prompt_n: int
     cached_n: int = 0
+    cached_ranges: list[list[int]] = field(default_factory=list)
     kept_n: int = 0
     kept_ranges: list[list[int]] = field(default_factory=list)
     settings: dict[str, object] = field(default_factory=dict)
@@ -91,13 +94,19 @@ class SparseRequest:
     """What is asked of speculative prefill for one prompt.
 
     enabled: False for an exact answer; config: settings (None: those of the pair); kept_ranges: a choice made elsewhere
-    (an earlier answer's), in place of scoring; facts: for the guards.
+    (an earlier answer's), in place of scoring; facts: for the guards; fixed_n: first tokens that are kept whatever is
+    chosen: system prompt and tools.
     """
 
     enabled: bool = True
     config: SpecPrefillConfig | None = None
     kept_ranges: Sequence[Sequence[int]] | None = None
     facts: RequestFacts = RequestFacts()
+    fixed_n: int = 0
+
+    def protecting(self, config: SpecPrefillConfig) -> SpecPrefillConfig:
+        """The settings with the fixed beginning among what is always kept."""
+        return replace(config, protect=(*config.protect, (0, self.fixed_n))) if self.fixed_n else config
 
     @classmethod
     def of(cls, **fields: object) -> SparseRequest:
@@ -120,14 +129,44 @@ def finish_plan(plan: Plan, kept: np.ndarray, reason: str | None) -> Plan:
     plan.kept = kept
     report.kept_n, report.kept_ranges = len(kept), tokens_to_ranges(kept)
     report.importance, report.kept = plan.importance, kept
+    report.cached_ranges = [[0, report.cached_n]] if report.cached_n else []
     return plan
 
 
-def given_plan(kept_ranges: Sequence[Sequence[int]], num_tokens: int, cached_n: int = 0) -> Plan:
-    """The plan of kept ranges that came with a request, without a draft."""
-    kept = ranges_to_tokens(kept_ranges, num_tokens, cached_n)
-    plan = Plan(kept, SpecPrefillReport(guards.ACTIVE, "", num_tokens, cached_n))
-    return finish_plan(plan, kept, "kept ranges given with the request")
+def note_holes(report: SpecPrefillReport, positions: Sequence[int]) -> None:
+    """Say which of the cached tokens were run, those at these positions, and which were not."""
+    run = np.asarray([p for p in positions if p < report.cached_n], np.int64)
+    report.cached_ranges = tokens_to_ranges(run)
+    if len(run) < report.cached_n:
+        report.reason += f"; {report.cached_n - len(run)} of the {report.cached_n} cached tokens were left out before"
+
+
+def tool_guard(
+    config: SpecPrefillConfig, facts: RequestFacts, tokenizer: Tokenizer, token_ids: Sequence[int]
+) -> str | None:
+    """Why a prompt is to be run whole for the tools it defines, or None."""
+    if not config.tool_guard:
+        return None
+    head = tokenizer.decode(token_ids[: guards.TOOL_HEAD_TOKENS])
+    return guards.tool_guard(facts, head, config.tool_match)
+
+
+def plan_as_given(
+    dense: Plan, asked: SparseRequest, config: SpecPrefillConfig, tokenizer: Tokenizer, token_ids: Sequence[int]
+) -> Plan:
+    """The plan of kept ranges that came with a request; the dense one for a prompt with tools."""
+    report = dense.report
+    kept = given_tokens(asked, report.prompt_n, report.cached_n)
+    if reason := tool_guard(config, asked.facts, tokenizer, token_ids):
+        report.status, report.reason = guards.SKIPPED_TOOL_GUARD, reason
+        return finish_plan(dense, dense.kept, None)
+    return finish_plan(dense, kept, "kept ranges given with the request")
+
+
+def given_tokens(asked: SparseRequest, num_tokens: int, first: int) -> np.ndarray:
+    """Positions int64 [K] from `first` on of a request's kept ranges, its fixed beginning and the last token."""
+    kept = np.union1d(ranges_to_tokens(asked.kept_ranges, num_tokens), np.arange(min(asked.fixed_n, num_tokens)))
+    return kept[kept >= first].astype(np.int64)
 
 
 def tokens_to_ranges(kept: np.ndarray) -> list[list[int]]:
@@ -138,8 +177,8 @@ def tokens_to_ranges(kept: np.ndarray) -> list[list[int]]:
     return [[int(part[0]), int(part[-1]) + 1] for part in np.split(kept, breaks)]
 
 
-def ranges_to_tokens(ranges: Sequence[Sequence[int]], num_tokens: int, first: int) -> np.ndarray:
-    """[start, end) pairs of a request -> positions int64, those below `first` left out. The last token is always one.
+def ranges_to_tokens(ranges: Sequence[Sequence[int]], num_tokens: int) -> np.ndarray:
+    """[start, end) pairs of a request -> positions int64. The last token is always one.
 
     Raises RequestError for pairs that are not rising whole numbers from 0 to num_tokens.
     """
@@ -156,4 +195,4 @@ def ranges_to_tokens(ranges: Sequence[Sequence[int]], num_tokens: int, first: in
             raise RequestError(f"kept_ranges: found {pair!r}, wanted rising [start, end) pairs from 0 to {num_tokens}")
         end = pair[1]
     kept = np.concatenate([np.arange(start, end) for start, end in ranges] + [np.array([num_tokens - 1])])
-    return np.unique(kept[kept >= first]).astype(np.int64)
+    return np.unique(kept).astype(np.int64)

@@ -54,14 +54,13 @@ class Scorer:
         token_ids: Sequence[int],
         config: SpecPrefillConfig,
         *,
-        mark_at: int | None = None,
+        mark_at: Sequence[int] = (),
         progress: PrefillProgress | None = None,
     ) -> Importance:
         """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context,
         VkPrefillError for NaN or infinity.
 
-        mark_at: a beginning of the prompt that later prompts will share (up to the generation prompt): scoring can go
-        on from there.
+        mark_at: rising lengths of beginnings that later prompts may share: scoring can go on from there.
         """
         with self.draft.runner.turn:
             if config.window_size(self.draft.max_context):
@@ -83,14 +82,18 @@ class Scorer:
 
         for start, end, score_start, score_end in windows(len(token_ids), config.window_size(self.draft.max_context)):
             self._prompts.reset()
-            part = self._score_whole(token_ids[start:end], config, None, between)
+            part = self._score_whole(token_ids[start:end], config, (), between)
             values[score_start:score_end] = part.values[score_start - start : score_end - start]
             steps, score_ms, lookahead_ms = part.num_steps, score_ms + part.score_ms, lookahead_ms + part.lookahead_ms
         self._prompts.reset()
         return Importance(values, steps, 0, score_ms, lookahead_ms)
 
     def _score_whole(
-        self, token_ids: Sequence[int], config: SpecPrefillConfig, mark_at: int | None, progress: PrefillProgress | None
+        self,
+        token_ids: Sequence[int],
+        config: SpecPrefillConfig,
+        mark_at: Sequence[int],
+        progress: PrefillProgress | None,
     ) -> Importance:
         draft, num_tokens, lookahead = self.draft, len(token_ids), lookahead_steps(config, self.draft)
         kind = score_kind(config, draft)
@@ -107,7 +110,7 @@ class Scorer:
                 self._last_layer = kind.last_layer
             start = time.perf_counter()
             first_query = num_tokens - min(kind.queries, num_tokens)
-            cached = self._prompts.go_back(token_ids[: first_query + 1], exact_only=True)
+            cached = self._prompts.go_back(self._prompts.find(token_ids[: first_query + 1]))
             programs.start(num_tokens)
             token = self._prefill(token_ids, programs, first_query, mark_at, progress)
             scored = time.perf_counter()
@@ -127,7 +130,7 @@ class Scorer:
         token_ids: Sequence[int],
         programs: ScorePrograms,
         first_query: int,
-        mark_at: int | None,
+        mark_at: Sequence[int],
         progress: PrefillProgress | None,
     ) -> int | None:
         """Run what is not cached; the best next token where there is look-ahead.
@@ -135,11 +138,15 @@ class Scorer:
         A stop where a mark is wanted, and after as many queries as a run takes.
         """
         run, prompts, num_tokens, kind = self.draft.runner, self._prompts, len(token_ids), programs.kind
-        marks = {num_tokens} if mark_at is None else {mark_at, num_tokens}
+        marks = {*mark_at, num_tokens}
         stops = marks | set(range(first_query + programs.most, num_tokens, programs.most))
         cached, token = len(prompts.prompt), None
         for stop in sorted(n for n in stops if cached < n <= num_tokens):
             begin, began = len(prompts.prompt), time.perf_counter()
+
+            def ran(done: int, _: int, begin: int = begin) -> None:
+                if progress:
+                    progress(begin - cached + done, num_tokens - cached)
 
             def program(first: int, count: int, begin: int = begin) -> Program:
                 return programs.prefill(range(max(first_query - begin - first, 0), count))
@@ -148,7 +155,7 @@ class Scorer:
                 token_ids[begin:stop],
                 prompts.cache,
                 head=self._best_token if kind.lookahead and stop == num_tokens else None,
-                progress=progress,
+                progress=ran,
                 program_for=program,
             )
             run.meter.of(kind).prefilled(stop - begin, time.perf_counter() - began)

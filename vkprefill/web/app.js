@@ -1,7 +1,7 @@
 // The chat page: turns of a conversation, the options of speculative prefill, the prompt of an answer.
 
 import { ServerError, apiKey, getJson, health, streamChat } from "./api.js";
-import { figures, sentence, status } from "./figures.js";
+import { figures, holes, sentence, status } from "./figures.js";
 import { heatMap, heatScale, overview, tokenKeys } from "./heat_map.js";
 import { count, element, markdown, percent } from "./text.js";
 
@@ -279,7 +279,7 @@ function showPrompt(turn) {
   $("panel-note").replaceChildren(status(report), ` ${sentence(report.reason)}${unscored}`);
   $("map").hidden = false;
   $("scale-box").hidden = !importance;
-  $("legend-dropped").hidden = kept === fresh;
+  $("legend-dropped").hidden = kept === fresh && !holes(report);
   $("legend-cached").hidden = cached === 0;
   if (importance) {
     const { low, top } = heatScale(importance);

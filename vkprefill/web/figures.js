@@ -12,6 +12,12 @@ const WORDS = {
   failed: "dense, scoring failed",
 };
 
+// Where the cached beginning is a pruned one, no answer is dense.
+const WORDS_OF_THE_REST = {
+  ...Object.fromEntries(Object.entries(WORDS).map(([name, words]) => [name, words.replace("dense", "nothing new dropped")])),
+  active: "sparse prefill",
+};
+
 const PARTS = [
   ["score", "scoring", "score_ms"],
   ["lookahead", "look-ahead", "lookahead_ms"],
@@ -29,8 +35,15 @@ export function figures(report, timings) {
   );
 }
 
+// How many of the cached tokens an earlier prefill left out.
+export function holes({ cached_n: cached, cached_ranges: ranges }) {
+  return ranges.reduce((left, [start, end]) => left - (end - start), cached);
+}
+
 export function status(report) {
-  const words = WORDS[report.status] ?? report.status;
+  const missing = holes(report);
+  const earlier = missing ? `, ${count(missing)} of ${count(report.cached_n)} cached left out before` : "";
+  const words = (missing ? WORDS_OF_THE_REST : WORDS)[report.status] + earlier;
   return element("span", { className: `status ${report.status}`, title: report.status }, words);
 }
 

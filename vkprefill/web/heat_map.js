@@ -51,10 +51,11 @@ function heat(importance) {
 
 const heatLevels = (importance) => heat(importance).map((value) => Math.min(Math.floor(LEVELS * value), LEVELS - 1));
 
-// "cached", "kept" or "dropped" for each token.
-function tokenStates({ tokens, cached_n: cached, kept_ranges: ranges }) {
-  const states = tokens.map((_, t) => (t < cached ? "cached" : "dropped"));
-  for (const [start, end] of ranges) states.fill("kept", start, end);
+// "cached", "kept" or "dropped" for each token, by this prompt or by an earlier one that it goes on from.
+function tokenStates({ tokens, cached_ranges: cached, kept_ranges: kept }) {
+  const states = tokens.map(() => "dropped");
+  for (const [start, end] of cached) states.fill("cached", start, end);
+  for (const [start, end] of kept) states.fill("kept", start, end);
   return states;
 }
 

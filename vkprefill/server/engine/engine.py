@@ -148,7 +148,7 @@ class Engine:
                     os._exit(EXIT_DEVICE_LOST)  # nothing on a lost device can be freed in order
 
     def _run(self, job: Job) -> Done | Failed:
-        session = self._slots.choose(job.token_ids, exact_only=not job.options.sparse.enabled)
+        session = self._slots.choose(job.token_ids, job.options)
         answer = _Answer(job, session, self._connection)
         try:
             try:
@@ -180,7 +180,8 @@ class _Answer:
         self._job = job
         self._session = session
         self._connection = connection
-        self._cached = session.reach(job.token_ids, exact_only=not job.options.sparse.enabled)
+        found = session.find(job.token_ids, job.options)
+        self._cached = found.length if found else 0
         self._sampler: Sampler | None = None
         self._started = time.perf_counter()
         self._reported = -math.inf  # when progress was sent

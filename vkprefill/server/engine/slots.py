@@ -7,6 +7,8 @@ from functools import partial
 
 from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.model import Model
+from vkprefill.engine.prompt_cache import preference
+from vkprefill.generation.options import AnswerOptions
 from vkprefill.generation.session import Session
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
@@ -19,27 +21,29 @@ class Slots:
 
     def __init__(self, model: Model, draft: Model | None, spec: SpecPrefillConfig | None, num_slots: int) -> None:
         self._sessions = [Session(model, draft, spec) for _ in range(num_slots)]  # least recently used first
+        self.has_draft = draft is not None
         self._pools = [model.runner.pool, *([draft.runner.pool] if draft else [])]
         for pool in self._pools:
             pool.on_full = partial(self._make_room, pool)
 
-    def choose(self, token_ids: Sequence[int], *, exact_only: bool) -> Session:
+    def choose(self, token_ids: Sequence[int], options: AnswerOptions) -> Session:
         """The session to answer a prompt with; it counts as the most recently used from now on.
 
         That is the one with the longest beginning of the prompt, unless it would forget more than it saves: then the
         least recently used one, with a copy of that beginning if another conversation shares it.
         """
-        saved = {session: session.reach(token_ids, exact_only=exact_only) for session in self._sessions}
-        best = max(self._sessions, key=saved.get)
-        forgotten = len(best.prompt) - saved[best]
-        if saved[best] > 0 and saved[best] >= forgotten:
+        marks = {session: session.find(token_ids, options) for session in self._sessions}
+        found = [session for session in self._sessions if marks[session] is not None]
+        best = max(found, key=lambda session: preference(marks[session]), default=None)
+        saved = marks[best].length if best else 0
+        if best and saved >= len(best.prompt) - saved:
             self._use(best)
             return best
         oldest = self._sessions[0]
-        if saved[best] >= MIN_COPIED and best is not oldest:
+        if saved >= MIN_COPIED and best is not oldest:
             self._use(best)  # so that its memory is the last to be taken
             self._use(oldest)
-            oldest.start_from(best, token_ids, exact_only=exact_only)
+            oldest.start_from(best, marks[best])
         else:
             self._use(oldest)
         return oldest

@@ -28,7 +28,7 @@ from vkprefill.server.http.wire import (
 )
 from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json
 from vkprefill.server.protocol.fields import as_api_error, parse_json
-from vkprefill.server.protocol.prompts import Prompt, PromptBuilder, protected
+from vkprefill.server.protocol.prompts import Prompt, PromptBuilder
 from vkprefill.server.protocol.requests import AnswerRequest, ChatRequest, Defaults, parse_chat, parse_completion
 from vkprefill.specprefill.plan import SparseRequest
 
@@ -162,11 +162,11 @@ class Completion:
 
 def _job(request: AnswerRequest, prompt: Prompt) -> Job:
     spec = request.specprefill
-    asked = SparseRequest(spec.enabled, protected(spec.settings, prompt), spec.kept_ranges, prompt.facts)
+    asked = SparseRequest(spec.enabled, spec.settings, spec.kept_ranges, prompt.facts, prompt.fixed_n)
     return Job(
         0,
         tuple(prompt.token_ids),
-        AnswerOptions(request.max_tokens, request.sampling, asked, prompt.mark_at),
+        AnswerOptions(request.max_tokens, request.sampling, asked, prompt.mark_at, request.cache_prompt),
         stop=request.stop,
         num_logprobs=request.num_logprobs,
         want_progress=request.return_progress and request.stream,

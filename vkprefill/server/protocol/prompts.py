@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from vkprefill.errors import RequestError
@@ -13,7 +13,6 @@ from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.server.protocol.requests import ChatRequest, CompletionRequest
 from vkprefill.specprefill.plan import RequestFacts
-from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
 
@@ -91,13 +90,6 @@ class PromptBuilder:
         if add_special and self.tokenizer.add_bos and self.tokenizer.bos_token_id is not None:
             ids = [self.tokenizer.bos_token_id, *ids]
         return ids
-
-
-def protected(spec: SpecPrefillConfig | None, prompt: Prompt) -> SpecPrefillConfig | None:
-    """The settings with the prompt's fixed beginning among what is always kept."""
-    if spec is None or not prompt.fixed_n:
-        return spec
-    return replace(spec, protect=(*spec.protect, (0, prompt.fixed_n)))
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -55,7 +55,8 @@ class SpecPrefillRequest:
 
 @dataclass(frozen=True)
 class AnswerRequest:
-    """What chat and plain completions have in common. num_logprobs: None for none."""
+    """What chat and plain completions have in common. num_logprobs: None for none; cache_prompt: False to take nothing
+    from earlier prompts."""
 
     sampling: SamplingConfig
     max_tokens: int | None
@@ -65,6 +66,7 @@ class AnswerRequest:
     num_logprobs: int | None
     return_progress: bool
     specprefill: SpecPrefillRequest
+    cache_prompt: bool = True
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def _common(body: Mapping[str, object], defaults: Defaults, num_logprobs: int | 
         "num_logprobs": num_logprobs,
         "return_progress": optional(body, "return_progress", bool, False),
         "specprefill": parse_specprefill(body, defaults.spec),
+        "cache_prompt": optional(body, "cache_prompt", bool, True),
     }
 
 
