@@ -1,14 +1,15 @@
 """Bodies of requests: what is taken, what is refused, and how the refusal reads. No server, no model."""
 
 import json
+import re
 
 import pytest
 
 from vkprefill import SamplingConfig, SpecPrefillConfig
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.fields import parse_json
-from vkprefill.server.protocol.messages import check_messages, check_tools
-from vkprefill.server.protocol.requests import Defaults, parse_chat, parse_completion, parse_specprefill
+from vkprefill.server.protocol.requests import Defaults, parse_chat, parse_completion
+from vkprefill.server.protocol.tables import NEUTRAL, NEUTRAL_IN_CHAT
 
 HELLO = [{"role": "user", "content": "Hello"}]
 BASE = SpecPrefillConfig(min_tokens=8192)
@@ -26,15 +27,16 @@ def completion(**fields: object):
 
 def test_defaults():
     request = chat()
-    assert request.messages == HELLO and request.tools is None and request.sampling == SamplingConfig()
+    asked = request.conversation
+    assert asked.messages == HELLO and asked.tools is None and request.sampling == SamplingConfig()
+    assert asked.generation_prompt and not asked.continued and asked.template_kwargs == {} and request.split_reasoning
     assert (request.max_tokens, request.stop, request.stream, request.num_logprobs) == (None, (), False, None)
     assert request.specprefill.enabled and request.specprefill.settings == BASE
 
 
 def test_fields_of_clients_that_are_not_known_here():
-    assert (
-        chat(user="me", store=True, metadata={}, parallel_tool_calls=True, cache_prompt=True, x=[1]).messages == HELLO
-    )
+    assert chat(user="me", store=True, metadata={}, service_tier="auto", prompt_cache_key="k", x=[1]) == chat()
+    assert chat(xtc_threshold=0.1, dry_base=1.75, mirostat_tau=5, repeat_last_n=64) == chat(), "parts of what is off"
 
 
 def test_null_is_as_missing():
@@ -77,7 +79,17 @@ def test_sampling_over_the_servers_own():
 
 
 def test_stop():
-    assert chat(stop="a").stop == ("a",) and chat(stop=["a", "b"]).stop == ("a", "b") and chat(stop=[]).stop == ()
+    assert chat(stop="a").stop == ("a",) and chat(stop=["a", "b"]).stop == ("a", "b")
+    assert chat(stop=[]).stop == chat(stop="").stop == chat(stop=[""]).stop == chat(stop=None).stop == ()
+
+
+def test_values_that_others_take_for_off():
+    assert chat(top_k=-1).sampling.top_k == 0 and chat(top_k=0).sampling.top_k == 0
+    found = chat(max_tokens=5.0, top_k=4.0, seed=3.0, logprobs=True, top_logprobs=2.0)
+    assert (found.max_tokens, found.sampling.top_k, found.sampling.seed, found.num_logprobs) == (5, 4, 3, 2)
+    assert all(type(n) is int for n in (found.max_tokens, found.sampling.top_k, found.num_logprobs))
+    assert chat(top_logprobs=0) == chat(logprobs=False) == chat(chat_template_kwargs=None) == chat()
+    assert chat(specprefill={"chunk_size": 8.0}).specprefill.settings.chunk_size == 8
 
 
 def test_logprobs():
@@ -93,9 +105,9 @@ def test_prompts(prompt):
 
 def test_tool_choice_none_leaves_the_tools_out():
     assert (
-        chat(tools=[TOOL]).tools == [TOOL]
-        and chat(tools=[TOOL], tool_choice="none").tools is None
-        and chat(tools=[]).tools is None
+        chat(tools=[TOOL]).conversation.tools == [TOOL]
+        and chat(tools=[TOOL], tool_choice="none").conversation.tools is None
+        and chat(tools=[]).conversation.tools is None
     )
 
 
@@ -107,34 +119,47 @@ def test_tool_choice_none_leaves_the_tools_out():
         ({"temperature": 101}, "temperature: found 101, wanted a number from 0 to 100"),
         ({"top_k": 1.5}, "top_k: found 1.5, wanted a whole number"),
         ({"seed": 2**64}, "seed: found"),
-        ({"max_tokens": 0}, "max_tokens: found 0, wanted at least 1"),
+        ({"max_tokens": 0}, "max_tokens: found 0, wanted -1 or a whole number from 1 to 2147483647"),
         ({"max_tokens": 2**31}, "max_tokens: found 2147483648"),
-        ({"max_tokens": "5"}, "max_tokens: found 5, wanted a whole number"),
+        ({"max_tokens": "5"}, "max_tokens: found 5, wanted -1 or a whole number"),
         ({"stream": 1}, "stream: found 1, wanted true or false"),
-        ({"stop": ""}, "stop: found nothing, wanted text"),
-        ({"stop": [1]}, "stop: found a list"),
-        ({"stop": ["x"] * 17}, "stop: found a list, wanted text or up to 16"),
+        ({"max_tokens": 5.5}, "max_tokens: found 5.5, wanted -1 or a whole number"),
+        ({"max_tokens": -2}, "max_tokens: found -2"),
+        ({"top_k": -2}, "top_k: found -2, wanted a whole number from -1 to 2147483647"),
+        ({"stop": "x" * 1001}, "stop: found xxx"),
+        ({"stop": [1]}, "stop[0]: found 1, wanted text of 0 to 1000 characters"),
+        ({"stop": ["x"] * 17}, "stop: found 17 in it, wanted 0 to 16"),
         ({"n": 2}, "n: found 2, which is not supported"),
         ({"n": True}, "n: found True"),
         ({"frequency_penalty": 0.5}, "frequency_penalty: found 0.5, which is not supported"),
         ({"logit_bias": {"5": 1}}, "logit_bias: found an object"),
         ({"grammar": "root ::= x"}, "grammar: found root ::= x"),
         ({"functions": [{}]}, "functions: found a list, which is not supported; use tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format: found type json_object"),
+        (
+            {"response_format": {"type": "json_object"}},
+            "response_format.type: found json_object, wanted text",
+        ),
         ({"response_format": "json"}, "response_format: found json, wanted an object"),
         ({"tools": {}}, "tools: found an object, wanted a list"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]: wanted"),
-        ({"tool_choice": "required", "tools": [TOOL]}, "tool_choice: found required, wanted auto or none"),
-        ({"top_logprobs": 2}, "top_logprobs: wanted only with logprobs"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: found 21, wanted 0 to 20"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].function: missing, wanted an object"),
+        (
+            {"tool_choice": "required", "tools": [TOOL]},
+            "tool_choice: found required, wanted auto or none",
+        ),
+        ({"top_logprobs": 2}, "top_logprobs: found 2, wanted only with logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: found 21, wanted a whole number from 0 to 20"),
         ({"chat_template_kwargs": {"messages": []}}, "chat template variable 'messages': cannot be set here"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs: found a list, wanted an object"),
         ({"specprefill": "yes"}, "specprefill: found yes, wanted true, false or an object"),
         ({"specprefill": {"keep": 1}}, "specprefill: found setting keep, wanted some of"),
-        ({"specprefill": {"keep_ratio": 30}}, "keep_ratio: found 30, wanted a number from 0 to 1"),
-        ({"specprefill_keep_pct": 0}, "specprefill_keep_pct: found 0, wanted a share"),
+        ({"specprefill": {"keep_ratio": 30}}, "specprefill.keep_ratio: found 30, wanted a number from 0 to 1"),
+        (
+            {"specprefill": {"kept_ranges": [[1]]}},
+            "specprefill.kept_ranges[0]: found 1 in it, wanted 2",
+        ),
+        ({"specprefill_keep_pct": 0}, "specprefill_keep_pct: found 0, wanted a number above 0 to 100"),
         ({"specprefill_keep_pct": 101}, "specprefill_keep_pct: found 101"),
-        ({"messages": []}, "messages: it is empty"),
+        ({"messages": []}, "messages: it is empty, wanted at least 1"),
         ({"messages": "hi"}, "messages: found hi, wanted a list"),
         ({"messages": None}, "messages: missing, wanted a list"),
     ],
@@ -142,10 +167,12 @@ def test_tool_choice_none_leaves_the_tools_out():
 def test_refused(fields, message):
     with pytest.raises(ApiError) as refused:
         chat(**fields)
-    assert refused.value.status == 400 and refused.value.message.startswith(message)
+    assert (
+        refused.value.status == 400 and "\n" not in refused.value.message and refused.value.message.startswith(message)
+    )
     error = refused.value.body()["error"]
     assert error["type"] == "invalid_request_error" and error["message"] == refused.value.message
-    assert error["param"] in (None, "specprefill", *fields) or error["param"].split("[")[0] in fields
+    assert re.split(r"[.[]", error["param"])[0] in fields and message.startswith(("chat template", error["param"]))
 
 
 @pytest.mark.parametrize("prompt", [None, 5, [], ["a", "b"], [1.5], [True], [[1], [2]], {}])
@@ -178,14 +205,19 @@ def test_speculative_prefill_of_a_request():
 
 
 def test_settings_are_checked_without_a_draft_too():
-    assert parse_specprefill({"specprefill": {"lookahead": 2}}, None).settings is None
+    body = {"messages": HELLO, "specprefill": {"lookahead": 2}}
+    assert parse_chat(body, Defaults()).specprefill.settings is None
     with pytest.raises(ApiError, match="lookahead"):
-        parse_specprefill({"specprefill": {"lookahead": -2}}, None)
+        parse_chat({**body, "specprefill": {"lookahead": -2}}, Defaults())
+
+
+def prepared(messages: list) -> list:
+    return chat(messages=messages).conversation.messages
 
 
 def test_messages_as_templates_take_them():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    found = check_messages(
+    found = prepared(
         [
             {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
             {"role": "user", "content": "Hi", "name": "me"},
@@ -199,42 +231,51 @@ def test_messages_as_templates_take_them():
     assert found[4]["reasoning_content"] == "1 + 1"
 
 
+@pytest.mark.parametrize("role", ["user", "tool", "system", "assistant"])
+def test_null_content_is_empty(role):
+    assert prepared([{"role": role, "content": None}, *HELLO])[0] == {"role": role, "content": ""}
+
+
+@pytest.mark.parametrize("text", ['{"a": ', "[1]", "5", "not JSON", '{"a": NaN}', '{"a": 1e999}'])
+def test_broken_arguments_in_the_history_stay_text(text):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": text}}
+    found = prepared([*HELLO, {"role": "assistant", "tool_calls": [call]}])
+    assert found[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"arguments": text}}
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        ("hi", "messages[0]: found text, wanted an object"),
-        ({"content": "x"}, "messages[0].role: found null, wanted one of system"),
+        ("hi", "messages[0]: found hi, wanted an object"),
+        ({"content": "x"}, "messages[0].role: missing, wanted system or developer or user"),
         ({"role": "king", "content": "x"}, "messages[0].role: found king"),
         ({"role": "user"}, "messages[0].content: missing"),
-        ({"role": "user", "content": 5}, "messages[0].content: found 5"),
+        ({"role": "user", "content": 5}, "messages[0].content: found 5, wanted text or a list of text parts"),
         (
-            {"role": "user", "content": [{"type": "image_url"}]},
-            "messages[0].content[0]: found image_url, only parts of type text",
+            {"role": "user", "content": [{"type": "image_url", "text": ""}]},
+            "messages[0].content[0].type: found image_url, wanted text: only parts of type text",
         ),
         ({"role": "user", "content": ["x"]}, "messages[0].content[0]: found x"),
         ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls: found an object"),
-        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0]: wanted an object"),
+        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].function: missing, wanted an object"),
         (
-            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
-            "messages[0].tool_calls[0].function.arguments: not JSON",
-        ),
-        (
-            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]},
-            "messages[0].tool_calls[0].function.arguments: found a list",
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": []}}]},
+            "messages[0].tool_calls[0].function.arguments: found a list, wanted text or an object",
         ),
         ({"role": "assistant", "content": "x", "reasoning_content": 1}, "messages[0].reasoning_content: found 1"),
     ],
 )
 def test_refused_messages(message, text):
     with pytest.raises(ApiError) as refused:
-        check_messages([message])
-    assert refused.value.message.startswith(text)
+        prepared([message])
+    assert refused.value.message.startswith(text) and text.startswith(refused.value.param)
 
 
 def test_tools():
-    assert check_tools(None) is None and check_tools([TOOL]) == [TOOL]
-    with pytest.raises(ApiError, match="parameters: found a list"):
-        check_tools([{"function": {"name": "f", "parameters": []}}])
+    odd = {"function": {"name": "f", "parameters": None, "strict": None, "x": 1}}
+    assert chat(tools=[TOOL, odd]).conversation.tools == [TOOL, odd], "tools are the template's as they stand"
+    with pytest.raises(ApiError, match=r"tools\[0\].function.parameters: found a list"):
+        chat(tools=[{"function": {"name": "f", "parameters": []}}])
 
 
 @pytest.mark.parametrize(
@@ -245,6 +286,8 @@ def test_tools():
         (b"[1]", "body: found a list, wanted an object"),
         (b"null", "body: found null"),
         (b'{"a": NaN}', "body: not JSON: NaN"),
+        (b'{"a": -1e999}', "body: not JSON: -1e999 is too large"),
+        ('{"a": 1}'.encode("utf-16"), "body: byte 0 is not UTF-8"),
         (b'{"a": "\xff"}', "body: byte 7 is not UTF-8"),
         (b'{"a": ' + b"9" * 5000 + b"}", "body: not JSON"),
         (b"[" * 100_000, "body: not JSON"),
@@ -255,3 +298,154 @@ def test_bodies(raw, message):
         parse_json(raw)
     assert refused.value.status == 400 and refused.value.message.startswith(message)
     json.dumps(refused.value.body())
+
+
+def test_a_byte_order_mark_is_passed_over():
+    assert parse_json(b"\xef\xbb\xbf" + b'{"a": "\xc3\xa9"}') == {"a": "\u00e9"}
+
+
+# ---- fields that would change the answer
+
+
+def anything_but(values: tuple[object, ...]) -> list[object]:
+    """Values of every JSON type that ask for something."""
+    some = [True, False, 0, 1, 2, -0.5, "word", "", ["x"], {"x": 1}, [], {}]
+    return [v for v in some if not any(v == one and isinstance(v, bool) == isinstance(one, bool) for one in values)]
+
+
+@pytest.mark.parametrize("name", [*NEUTRAL, *NEUTRAL_IN_CHAT])
+def test_what_is_not_done_is_refused_and_neutral_values_pass(name):
+    values = {**NEUTRAL, **NEUTRAL_IN_CHAT}[name]
+    for value in (None, *values):
+        assert chat(**{name: value}) == chat()
+    for value in anything_but(values):
+        with pytest.raises(ApiError, match=f"^{name}: found .*, which is not supported") as refused:
+            chat(**{name: value})
+        assert refused.value.status == 400 and refused.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ignore_eos", True),
+        ("min_tokens", 5),
+        ("stop_token_ids", [5]),
+        ("repetition_penalty", 1.1),
+        ("typical_p", 0.9),
+        ("dry_multiplier", 0.8),
+        ("xtc_probability", 0.5),
+        ("mirostat", 2),
+        ("samplers", ["top_k"]),
+        ("guided_json", {"type": "object"}),
+        ("guided_regex", "a+"),
+        ("structured_outputs", {"json": {}}),
+        ("grammar", "root ::= x"),
+        ("json_schema", {"type": "object"}),
+        ("logit_bias", [[5, 1]]),
+        ("documents", [{}]),
+        ("chat_template", "{{ x }}"),
+        ("parallel_tool_calls", False),
+        ("thinking_budget", 100),
+    ],
+)
+def test_refused_in_chat(name, value):
+    with pytest.raises(ApiError, match=f"^{name}: ") as refused:
+        chat(**{name: value})
+    assert refused.value.param == name
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_completions_refuse_the_same(name):
+    with pytest.raises(ApiError, match=f"^{name}: found a list, which is not supported"):
+        completion(**{name: ["x"]})
+
+
+def test_reasoning_format():
+    assert chat(reasoning_format="auto") == chat(reasoning_format="deepseek") == chat()
+    assert not chat(reasoning_format="none").split_reasoning
+    with pytest.raises(ApiError, match="reasoning_format: found deepseek-legacy, wanted auto or deepseek or none"):
+        chat(reasoning_format="deepseek-legacy")
+
+
+@pytest.mark.parametrize(
+    ("fields", "thinking"),
+    [
+        ({}, None),
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "low"}, True),
+        ({"enable_thinking": False}, False),
+        ({"enable_thinking": True}, True),
+        ({"enable_thinking": "false"}, False),
+        ({"chat_template_kwargs": {"enable_thinking": "false"}}, False),
+        ({"chat_template_kwargs": {"enable_thinking": "True"}}, True),
+        ({"chat_template_kwargs": {"enable_thinking": 0}}, False),
+        ({"chat_template_kwargs": {"enable_thinking": 1}}, True),
+        ({"chat_template_kwargs": {"enable_thinking": None}}, None),
+        ({"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "none"}, True),
+        ({"enable_thinking": False, "reasoning_effort": "high"}, False),
+    ],
+)
+def test_ways_to_switch_thinking(fields, thinking):
+    found = chat(**fields).conversation.template_kwargs.get("enable_thinking")
+    assert found is thinking
+    served = parse_chat({"messages": HELLO, **fields}, Defaults(template_kwargs={"enable_thinking": False}))
+    assert served.conversation.template_kwargs["enable_thinking"] is (thinking or False), "the request's comes first"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"enable_thinking": "no"}, "enable_thinking: found no, wanted true or false"),
+        ({"enable_thinking": 2}, "enable_thinking: found 2"),
+        ({"reasoning_effort": "much"}, "reasoning_effort: found much, wanted none or minimal"),
+        ({"chat_template_kwargs": {"enable_thinking": "off"}}, "chat_template_kwargs.enable_thinking: found off"),
+        ({"chat_template_kwargs": {"enable_thinking": []}}, "chat_template_kwargs.enable_thinking: found a list"),
+    ],
+)
+def test_switches_of_thinking_that_say_nothing(fields, message):
+    with pytest.raises(ApiError) as refused:
+        chat(**fields)
+    assert refused.value.message.startswith(message) and message.startswith(refused.value.param)
+
+
+BEGUN = [*HELLO, {"role": "assistant", "content": "Hel"}]
+CALLED = [*HELLO, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "prompt", "continued"),
+    [
+        (HELLO, {}, True, False),
+        (HELLO, {"add_generation_prompt": False}, False, False),
+        (HELLO, {"continue_final_message": False}, True, False),
+        (BEGUN, {}, False, True),
+        (BEGUN, {"continue_final_message": True}, False, True),
+        (BEGUN, {"continue_final_message": True, "add_generation_prompt": False}, False, True),
+        (BEGUN, {"continue_final_message": False}, True, False),
+        (BEGUN, {"add_generation_prompt": True}, True, False),
+        (BEGUN, {"add_generation_prompt": False}, False, False),
+        (CALLED, {}, True, False),
+    ],
+)
+def test_whether_the_last_message_goes_on(messages, fields, prompt, continued):
+    found = chat(messages=messages, **fields).conversation
+    assert (found.generation_prompt, found.continued, len(found.messages)) == (prompt, continued, len(messages))
+
+
+def test_an_empty_last_message_is_an_answer_not_begun():
+    for fields in ({}, {"continue_final_message": True}):
+        assert chat(messages=[*HELLO, {"role": "assistant", "content": None}], **fields) == chat()
+
+
+@pytest.mark.parametrize(
+    ("messages", "more", "message"),
+    [
+        (BEGUN, {"add_generation_prompt": True}, "found true beside add_generation_prompt: true"),
+        (HELLO, {}, "found true, but the last message is no text of the assistant"),
+        (CALLED, {}, "found true, but the last message is no text of the assistant"),
+    ],
+)
+def test_what_cannot_go_on(messages, more, message):
+    with pytest.raises(ApiError) as refused:
+        chat(messages=messages, continue_final_message=True, **more)
+    assert refused.value.message.startswith(f"continue_final_message: {message}")

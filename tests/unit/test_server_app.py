@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import anyio
@@ -13,6 +14,7 @@ import vkprefill
 from vkprefill import SpecPrefillConfig
 
 httpx = pytest.importorskip("httpx")
+jsonschema_rs = pytest.importorskip("jsonschema_rs")
 pytest.importorskip("starlette")
 
 from vkprefill.server.api_error import ApiError  # noqa: E402
@@ -25,6 +27,7 @@ from vkprefill.server.http.metrics import Metrics  # noqa: E402
 from vkprefill.server.http.wire import MAX_BODY_BYTES  # noqa: E402
 from vkprefill.server.protocol.prompts import PromptBuilder  # noqa: E402
 from vkprefill.server.protocol.requests import Defaults  # noqa: E402
+from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION, DETOKENIZE, TOKENIZE  # noqa: E402
 
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -395,15 +398,26 @@ def test_error_in_the_midst_of_a_stream(send, engine):
         ("POST", "/v1/completions", {"json": {"prompt": [1] * 32768}}, 400, "context: the prompt has 32768 tokens"),
         ("POST", "/tokenize", {"json": {"content": 5}}, 400, "content: found 5, wanted text"),
         ("POST", "/tokenize", {"json": {}}, 400, "content: missing"),
-        ("POST", "/detokenize", {"json": {"tokens": ["a"]}}, 400, "tokens: wanted a list of token ids"),
-        ("POST", "/detokenize", {"json": {"tokens": [-1]}}, 400, "token id -1 is out of range"),
+        ("POST", "/detokenize", {"json": {"tokens": ["a"]}}, 400, "tokens[0]: found a, wanted a whole number"),
+        (
+            "POST",
+            "/detokenize",
+            {"json": {"tokens": [-1]}},
+            400,
+            "tokens[0]: found -1, wanted",
+        ),
+        ("POST", "/detokenize", {"json": {"tokens": [99999]}}, 400, "token id 99999 is out of range"),
         ("POST", "/apply-template", {"json": {"messages": []}}, 400, "messages: it is empty"),
     ],
 )
 def test_errors(send, method, path, kwargs, status, message):
     response = send(method, path, **kwargs)
     assert response.status_code == status and response.json()["error"]["message"].startswith(message)
-    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    fields = {"/tokenize": "content", "/detokenize": "tokens", "/v1/completions": "prompt"}
+    if status == 400 and not message.startswith("body"):
+        assert error["param"].split("[")[0] == fields.get(path, "messages"), "the field that holds the text"
 
 
 def test_an_error_of_our_own_is_500_and_tells_nothing(send, engine):
@@ -522,6 +536,94 @@ def test_page(send, monkeypatch, tmp_path):
 
 
 def test_openapi(send):
+    """The description names what the tables of the requests name, and each reference in it leads somewhere."""
     document = send("GET", "/openapi.json").json()
-    assert document["openapi"].startswith("3.") and "/v1/chat/completions" in document["paths"]
-    json.dumps(document)
+    assert document["openapi"].startswith("3.")
+    tables = {
+        "/v1/chat/completions": CHAT,
+        "/v1/completions": COMPLETION,
+        "/tokenize": TOKENIZE,
+        "/detokenize": DETOKENIZE,
+        "/apply-template": APPLY_TEMPLATE,
+    }
+    for path, table in tables.items():
+        schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert set(schema["properties"]) == set(table.fields) and schema["required"] == list(table.required)
+    schemas = document["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document))) == set(schemas)
+    names = {setting.name for setting in fields(SpecPrefillConfig)}
+    assert set(schemas["SpecPrefill"]["anyOf"][1]["properties"]) == {*names, "kept_ranges"}
+
+
+BEGUN = [*HELLO, {"role": "assistant", "content": "I"}]
+BODIES = {
+    "/v1/chat/completions": [
+        {"messages": HELLO, "n": 1, "stop": "", "top_k": -1, "max_tokens": 5.0, "logit_bias": {}, "n_probs": 0},
+        {"messages": HELLO, "chat_template_kwargs": None, "top_logprobs": 0, "stream_options": None, "seed": -1},
+        {"messages": BEGUN, "continue_final_message": True, "reasoning_effort": "none", "enable_thinking": 0},
+        {"messages": [{"role": "tool", "content": None}, *HELLO], "tools": [], "tool_choice": "none"},
+        {"messages": HELLO, "response_format": {"type": "text"}, "specprefill": {"max_keep": 5.0, "protect": []}},
+        {"messages": HELLO, "n": 2},
+        {"messages": HELLO, "max_tokens": 0},
+        {"messages": HELLO, "max_tokens": 1.5},
+        {"messages": HELLO, "stop": ["x"] * 17},
+        {"messages": HELLO, "temperature": True},
+        {"messages": HELLO, "ignore_eos": True},
+        {"messages": HELLO, "reasoning_effort": "much"},
+        {"messages": HELLO, "specprefill": {"keep_ratio": 2}},
+        {"messages": HELLO, "specprefill_keep_pct": 0},
+        {"messages": [{"role": "user"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"messages": []},
+        {},
+    ],
+    "/v1/completions": [
+        {"prompt": "x"},
+        {"prompt": ["x"], "logprobs": False},
+        {"prompt": [[1, 2]], "logprobs": 2.0, "echo": False},
+        {"prompt": [1.0, 2], "suffix": None},
+        {"prompt": ["x", "y"]},
+        {"prompt": []},
+        {"prompt": [[]]},
+        {"prompt": [-1]},
+        {"prompt": None},
+        {"prompt": "x", "logprobs": True},
+    ],
+    "/tokenize": [{"content": "x", "with_pieces": None}, {"content": 5}, {"content": "x", "add_special": 1}],
+    "/detokenize": [{"tokens": [1.0]}, {"tokens": []}, {"tokens": ["x"]}, {"tokens": [-1]}],
+    "/apply-template": [{"messages": HELLO, "tools": None}, {"messages": HELLO, "tools": [{}]}],
+}
+
+
+@pytest.mark.parametrize(("path", "body"), [(path, body) for path, bodies in BODIES.items() for body in bodies])
+def test_what_the_description_allows_is_what_is_taken(send, path, body):
+    document = send("GET", "/openapi.json").json()
+    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    allowed = jsonschema_rs.Draft202012Validator({**schema, "components": document["components"]}).is_valid(body)
+    response = send("POST", path, json=body)
+    assert response.status_code == (200 if allowed else 400), response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "pieces", "want"),
+    [
+        ({"messages": BEGUN}, ["\n am", " here."], {"content": "\n am here."}),
+        ({"messages": BEGUN}, ["<think> is a tag"], {"content": "<think> is a tag"}),
+        ({"reasoning_format": "none"}, ["<think>\nwhy\n</think>\n\nso"], {"content": "<think>\nwhy\n</think>\n\nso"}),
+    ],
+)
+def test_forms_of_an_answer(send, engine, fields, pieces, want, stream):
+    engine.pieces = pieces
+    response = send("POST", "/v1/chat/completions", json={"messages": HELLO, **fields, "stream": stream})
+    message = joined(events(response))["message"] if stream else response.json()["choices"][0]["message"]
+    assert {key: value for key, value in message.items() if value is not None} == {"role": "assistant", **want}
+
+
+def test_an_answer_that_goes_on_is_asked_for_with_its_beginning(send, engine, prompts):
+    send("POST", "/v1/chat/completions", json={"messages": BEGUN})
+    text = prompts.tokenizer.decode(engine.jobs[0].token_ids)
+    assert text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nI"
+    assert send("POST", "/apply-template", json={"messages": BEGUN}).json()["prompt"] == text
+    closed = send("POST", "/apply-template", json={"messages": BEGUN, "add_generation_prompt": False})
+    assert closed.json()["prompt"] == text + "<|im_end|>\n"

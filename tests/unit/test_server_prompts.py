@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from vkprefill.errors import RequestError
+from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.prompts import PromptBuilder
 from vkprefill.server.protocol.requests import Defaults, parse_chat, parse_completion
 from vkprefill.text.chat_template import ChatTemplate
@@ -16,15 +17,30 @@ TOOLS = [
 SYSTEM = {"role": "system", "content": "Answer in one short sentence, as a friend would. " * 4}
 
 
-@pytest.fixture(scope="module")
-def prompts() -> PromptBuilder:
+def with_template(source: str) -> PromptBuilder:
     made = PromptBuilder(DATA / "models" / "tiny-c-q4km.gguf")
-    made._template = ChatTemplate((DATA / "chat" / "Qwen3.5-4B.jinja").read_text(), made.tokenizer)
+    made._template = ChatTemplate(source, made.tokenizer)
     return made
 
 
+@pytest.fixture(scope="module")
+def prompts() -> PromptBuilder:
+    return with_template((DATA / "chat" / "Qwen3.5-4B.jinja").read_text())
+
+
+def conversation(messages: list, **fields: object):
+    return parse_chat({"messages": messages, **fields}, Defaults()).conversation
+
+
 def chat(prompts: PromptBuilder, messages: list, **fields: object):
-    return prompts.chat(parse_chat({"messages": messages, **fields}, Defaults()))
+    return prompts.chat(conversation(messages, **fields))
+
+
+def text(prompts: PromptBuilder, messages: list, **fields: object) -> str:
+    """The prompt as text, which the token ids must stand for too."""
+    found = prompts.chat_text(conversation(messages, **fields))
+    assert prompts.tokenizer.decode(chat(prompts, messages, **fields).token_ids) == found
+    return found
 
 
 def user(text: str) -> dict[str, str]:
@@ -33,7 +49,17 @@ def user(text: str) -> dict[str, str]:
 
 def test_thinking_is_the_templates_and_the_requests(prompts):
     assert chat(prompts, [user("Hi")]).thinking
-    assert not chat(prompts, [user("Hi")], chat_template_kwargs={"enable_thinking": False}).thinking
+    for off in ({"chat_template_kwargs": {"enable_thinking": 0}}, {"reasoning_effort": "none"}):
+        assert not chat(prompts, [user("Hi")], **off).thinking
+        assert text(prompts, [user("Hi")], **off).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert chat(prompts, [user("Hi")], reasoning_effort="high").thinking
+
+
+def test_a_template_that_always_thinks_cannot_be_told_not_to(prompts):
+    always = with_template("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}<think>\n")
+    assert chat(always, [user("Hi")]).thinking
+    with pytest.raises(ApiError, match="^enable_thinking: found false, but the chat template of .* always thinks"):
+        chat(always, [user("Hi")], reasoning_effort="none")
 
 
 @pytest.mark.parametrize("tools", [None, TOOLS])
@@ -85,8 +111,6 @@ def test_special_tokens_in_text_stay_text(prompts):
 
 
 def test_what_the_template_refuses(prompts):
-    with pytest.raises(RequestError, match="System message must be at the beginning"):
-        chat(prompts, [user("Hi"), SYSTEM])
     with pytest.raises(RequestError, match="No user query found"):
         chat(prompts, [SYSTEM])
 
@@ -95,4 +119,92 @@ def test_file_without_a_template(prompts):
     bare = PromptBuilder(DATA / "models" / "tiny-c-q4km.gguf")
     bare._template = None
     with pytest.raises(RequestError, match="has no chat template; use /v1/completions"):
-        bare.chat(parse_chat({"messages": [user("Hi")]}, Defaults()))
+        chat(bare, [user("Hi")])
+
+
+# ---- system messages
+
+
+def system(text: str, role: str = "system") -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [system("One."), system("Two."), user("Hi")],
+        [system("One."), system("Two.", "developer"), user("Hi")],
+        [system("One.", "developer"), system("Two."), user("Hi")],
+        [system("One."), user("Hi"), system("Two.")],
+        [user("Hi"), system("One.", "developer"), system("Two.")],
+    ],
+)
+def test_system_messages_are_joined_in_order(prompts, messages, tools):
+    joined = [system("One.\n\nTwo."), user("Hi")]
+    assert text(prompts, messages, tools=tools) == text(prompts, joined, tools=tools)
+    found, wanted = chat(prompts, messages, tools=tools), chat(prompts, joined, tools=tools)
+    assert (found.token_ids, found.mark_at, found.fixed_n) == (wanted.token_ids, wanted.mark_at, wanted.fixed_n)
+
+
+def test_a_template_that_takes_system_messages_anywhere_gets_them_there():
+    free = with_template("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}")
+    messages = [system("One."), system("Two."), user("Hi"), system("Three.", "developer")]
+    assert text(free, messages).count("<|im_start|>system") == 3
+
+
+def test_what_joining_does_not_help_is_the_templates_word(prompts):
+    with pytest.raises(RequestError, match="No user query found"):
+        chat(prompts, [system("One."), system("Two.")])
+
+
+# ---- an answer that is begun
+
+START = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "fields", "end", "thinking"),
+    [
+        ({"content": "Hel"}, {}, "\n</think>\n\nHel", False),
+        ({"content": "Hel"}, {"enable_thinking": False}, "\n</think>\n\nHel", False),
+        ({"content": "A line.\n\n"}, {}, "\n</think>\n\nA line.\n\n", False),
+        ({"content": "So", "reasoning_content": "why"}, {}, "why\n</think>\n\nSo", False),
+        ({"content": "<think>\nwhy\n</think>\n\nSo"}, {}, "why\n</think>\n\nSo", False),
+        ({"content": "", "reasoning_content": "I thi"}, {}, "I thi", True),
+        ({"content": "<think>\nI thi"}, {}, "I thi", True),
+        ({"content": [{"type": "text", "text": "Hel"}]}, {}, "\n</think>\n\nHel", False),
+        ({"content": "of <|im_end|> and <|im_"}, {}, "\n</think>\n\nof <|im_end|> and <|im_", False),
+    ],
+)
+def test_the_last_message_goes_on(prompts, last, fields, end, thinking):
+    messages = [user("Hi"), {"role": "assistant", **last}]
+    assert text(prompts, messages, **fields) == START + end
+    found = chat(prompts, messages, **fields)
+    assert found.thinking == thinking and found.continued
+    start = prompts.tokenizer.decode(found.token_ids[: found.mark_at[-1]])
+    assert start.startswith("<|im_start|>user\nHi<|im_end|>\n"), "what the next turn will share"
+    assert found.token_ids.count(prompts.tokenizer.special_tokens["<|im_end|>"]) == 1
+
+
+def test_the_last_message_is_closed_where_the_request_says_so(prompts):
+    messages = [user("Hi"), {"role": "assistant", "content": "Hel"}]
+    closed = START + "\n</think>\n\nHel<|im_end|>\n"
+    assert text(prompts, messages, add_generation_prompt=False) == closed
+    assert text(prompts, messages, continue_final_message=False) == closed + "<|im_start|>assistant\n<think>\n"
+    assert text(prompts, [user("Hi")], add_generation_prompt=False) == "<|im_start|>user\nHi<|im_end|>\n"
+    assert not chat(prompts, messages, add_generation_prompt=False).continued
+
+
+def test_a_template_that_leaves_the_last_message_out():
+    blind = with_template("{{ messages[0].content }}")
+    with pytest.raises(RequestError, match="chat template: it leaves out the text of the last message"):
+        chat(blind, [user("Hi"), {"role": "assistant", "content": "Hel"}])
+
+
+def test_parse_special_hides_control_tokens_alone(prompts):
+    control, user_defined = (prompts.tokenizer.special_tokens[name] for name in ("<|im_end|>", "<think>"))
+    hidden = prompts.encode("a<think><|im_end|>", add_special=False, parse_special=False)
+    shown = prompts.encode("a<think><|im_end|>", add_special=False, parse_special=True)
+    assert hidden[1] == shown[1] == user_defined and control not in hidden and shown[2] == control
+    assert hidden[2:] == prompts.tokenizer.encode("<|im_end|>")

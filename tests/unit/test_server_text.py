@@ -79,9 +79,11 @@ def test_text_is_shown_as_soon_as_it_cannot_be_a_stop():
     assert matcher.holds and matcher.finish() == "EN"
 
 
-def parsed(pieces: list[str], *, thinking: bool = False, tools: list | None = None) -> tuple[str, str, list]:
+def parsed(
+    pieces: list[str], *, thinking: bool = False, tools: list | None = None, **options: bool
+) -> tuple[str, str, list]:
     """(reasoning, content, calls as (name, arguments))"""
-    text = AnswerText(thinking=thinking, tools=tools)
+    text = AnswerText(thinking=thinking, tools=tools, **options)
     deltas = [delta for piece in pieces for delta in text.push(piece)] + text.finish()
     assert all([bool(d.content), bool(d.reasoning), d.call is not None].count(True) == 1 for d in deltas)
     calls = [(d.call.name, d.call.arguments) for d in deltas if d.call]
@@ -116,6 +118,13 @@ ARGUMENTS = {"path": "a.txt", "lines": 3}
         ("a <tool_ b", False, TOOLS, ("", "a <tool_ b", [])),
         ("<tool_call>\nnonsense\n</tool_call>", False, TOOLS, ("", "<tool_call>\nnonsense\n</tool_call>", [])),
         (CALL[:60], False, TOOLS, ("", CALL[:60], [])),
+        (CALL.removesuffix("</tool_call>"), False, TOOLS, ("", "", [("write", ARGUMENTS)])),
+        ("<tool_call>x</tool_call> and on", False, TOOLS, ("", "<tool_call>x</tool_call> and on", [])),
+        ("<tool_call>x</tool_call>" + CALL, False, TOOLS, ("", "<tool_call>x</tool_call>", [("write", ARGUMENTS)])),
+        ("<tool_call>" + CALL, False, TOOLS, ("", "<tool_call>", [("write", ARGUMENTS)])),
+        ("<tool_call>\n" + CALL, False, TOOLS, ("", "<tool_call>", [("write", ARGUMENTS)])),
+        (" \n \n a", False, TOOLS, ("", " \n \n a", [])),
+        ("a \n \n" + CALL + " \n \n", False, TOOLS, ("", "a", [("write", ARGUMENTS)])),
     ],
 )
 def test_answers(text, thinking, tools, want, seed):
@@ -126,6 +135,58 @@ def test_content_does_not_wait_for_the_end():
     text = AnswerText(thinking=False, tools=TOOLS)
     assert [d.content for d in text.push("Hello, world")] == ["Hello, world"]
     assert text.push(" <too") == [] and [d.content for d in text.push("th")] == [" <tooth"]
+
+
+def test_what_is_no_call_does_not_stall_the_stream():
+    text = AnswerText(thinking=False, tools=TOOLS)
+    assert [d.content for d in text.push("<tool_call>x</tool_call> y")] == ["<tool_call>", "x</tool_call> y"]
+    assert [d.content for d in text.push(" z")] == [" z"]
+    (call,) = text.push("\n" + CALL)
+    assert call.call.arguments == ARGUMENTS, "as soon as it is closed"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("text", "thinking", "tools", "want"),
+    [
+        ("\n\n and on", False, None, ("", "\n\n and on", [])),
+        ("<think> as text", False, TOOLS, ("", "<think> as text", [])),
+        ("\nwhy\n</think>\n\nso", True, None, ("\nwhy", "so", [])),
+        (" on\n" + CALL, False, TOOLS, ("", " on", [("write", ARGUMENTS)])),
+    ],
+)
+def test_answers_that_go_on(text, thinking, tools, want, seed):
+    assert parsed(cuts(text, seed), thinking=thinking, tools=tools, continued=True) == want
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_reasoning_left_in_the_content(thinking):
+    for seed in range(5):
+        found = parsed(cuts("\nwhy\n</think>\n\nso\n" + CALL, seed), thinking=thinking, tools=TOOLS, split=False)
+        assert found == ("", "\nwhy\n</think>\n\nso", [("write", ARGUMENTS)])
+
+
+NUM_TAGS = 20_000
+LONG_TEXTS = {
+    "parameters": "<tool_call><function=f>" + "<parameter=a>" * NUM_TAGS,
+    "values": "<tool_call><function=f>" + "<parameter=a>1</parameter>" * NUM_TAGS,
+    "calls": "<tool_call><function=f><parameter=a>" * NUM_TAGS + "</parameter>" * NUM_TAGS,
+    "closed calls": "<tool_call>x</tool_call>" * NUM_TAGS,
+    "a name": "<tool_call><function=" + "f" * NUM_TAGS,
+    "ends": "<tool_call><function=f><parameter=a>" + "</parameter>\n</function>\n" * NUM_TAGS,
+    "white space": "a" + " \n" * NUM_TAGS,
+    "white space first": " \n" * NUM_TAGS,
+    "line ends in reasoning": "<think>why" + "\n" * NUM_TAGS,
+}
+
+
+@pytest.mark.parametrize("name", LONG_TEXTS)
+def test_work_is_linear_in_the_text(name):
+    """What took hours with work by the square takes a second: whole, and in pieces of a token's size."""
+    text = LONG_TEXTS[name]
+    whole = parsed([text], tools=TOOLS)
+    assert whole == parsed([text[at : at + 7] for at in range(0, len(text), 7)], tools=TOOLS)
+    assert "".join(whole[:2]) or whole[2]
 
 
 @pytest.mark.parametrize(
@@ -145,12 +206,21 @@ def test_content_does_not_wait_for_the_end():
         ("note", "null", None),
         ("note", "text", "text"),
         ("unknown", "7", "7"),
+        ("lines", "NaN", "NaN"),
+        ("lines", "-Infinity", "-Infinity"),
+        ("lines", "1e999", "1e999"),
+        ("tags", "[NaN]", "[NaN]"),
+        ("tags", r'["\ud800"]', r'["\ud800"]'),
+        ("path", "a </parameter></function> b </tool_call> c", "a </parameter></function> b </tool_call> c"),
+        ("path", "a <parameter=b> c", "a <parameter=b> c"),
+        ("path", "\n", "\n"),
     ],
 )
 def test_values(name, written, value):
     call = parse_tool_call(f"\n<function=write>\n<parameter={name}>\n{written}\n</parameter>\n</function>\n", TOOLS)
     assert call.arguments == {name: value}
-    assert json.loads(call.as_dict()["function"]["arguments"]) == {name: value}
+    arguments = call.as_dict()["function"]["arguments"]
+    assert json.loads(arguments, parse_constant=pytest.fail) == {name: value} and arguments.encode()
 
 
 def test_calls():
@@ -163,7 +233,22 @@ def test_calls():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "now", '{"name": "now"}', "<function=>", "<function=f>\nstray text\n</function>", "<function=f"]
+    "text",
+    [
+        "",
+        "now",
+        '{"name": "now"}',
+        "<function=>",
+        "<function= >",
+        "<function=f>\nstray text\n</function>",
+        "<function=f>\n</function>\nstray text",
+        "<function=f",
+        "<function=f\n>",
+        "<function=f>\n<parameter=a>\n1\n</function>",
+        "<function=f>\n<parameter=a>\n1\n</parameter>\nstray text\n</function>",
+        "<function=f>\n<parameter=a>\n1\n</parameter>\n</func",
+        "<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b\n",
+    ],
 )
 def test_no_calls(text):
     assert parse_tool_call(text, TOOLS) is None

@@ -14,19 +14,22 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import Best, PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
-from vkprefill.generation.options import AnswerOptions, Hooks, ends_in_thinking
+from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.text.answer_text import ends_in_thinking
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 """Text (one user message, if the file has a chat template), token ids as they stand, or chat messages."""
 
 P = TypeVar("P", str, list[int])
 
-TEMPLATE_ARGUMENTS = ("self", "messages", "tools", "add_generation_prompt")
+TEMPLATE_ARGUMENTS = ("self", "messages", "tools", "add_generation_prompt", "continue_final")
+THINKING = "enable_thinking"  # the variable by which templates switch reasoning
+SWITCH = {"true": True, "True": True, "false": False, "False": False}  # what else it may be given as, with 0 and 1
 
 
 @dataclass
@@ -134,7 +137,7 @@ def encode_prompt(
         if model.chat_template is None:
             raise RequestError(f"messages: {model.path.name} has no chat template")
         ids = model.chat_template.encode(prompt, **template_variables(template_kwargs))
-        return _not_empty(ids), ends_in_thinking(model, ids)
+        return _not_empty(ids), ends_in_thinking(model.tokenizer, ids)
     if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) for token in prompt):
         raise RequestError("prompt: wanted text, messages or token ids")
     return _not_empty([int(token) for token in prompt]), False
@@ -159,12 +162,24 @@ def _refuse_unused(
 
 
 def template_variables(template_kwargs: Mapping[str, object] | None) -> dict[str, object]:
-    """A request's variables of the chat template. RequestError for the names that it is called with anyway."""
+    """A request's variables of the chat template. RequestError for the names that it is called with anyway.
+
+    enable_thinking becomes a bool, which is what templates compare it with: any other value would switch nothing.
+    """
     variables = dict(template_kwargs or {})
     for name in variables:
         if not isinstance(name, str) or name in TEMPLATE_ARGUMENTS:
             raise RequestError(f"chat template variable {name!r}: cannot be set here")
+    if variables.get(THINKING) is not None:
+        variables[THINKING] = _switch(variables[THINKING])
     return variables
+
+
+def _switch(value: object) -> bool:
+    found = SWITCH.get(value) if isinstance(value, str) else value
+    if not isinstance(found, int | float) or found not in (0, 1):
+        raise RequestError(f"chat template variable '{THINKING}': found {printable(value)}, wanted true or false")
+    return bool(found)
 
 
 def _not_empty(prompt: P) -> P:

@@ -11,8 +11,7 @@ from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import RequestError
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.specprefill.plan import SparseRequest
-
-OPEN_THINKING = "<think>"  # a rendered prompt that ends in it asks for reasoning before the answer
+from vkprefill.text.answer_text import ends_in_thinking
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,9 @@ class AnswerOptions:
 
     def resolve(self, model: Model, token_ids: Sequence[int]) -> AnswerOptions:
         """With all of the sampling settings, as the model and the prompt's last tokens ask for them."""
-        return replace(self, sampling=self.sampling.resolve(model.metadata, ends_in_thinking(model, token_ids)))
-
-
-def ends_in_thinking(model: Model, token_ids: Sequence[int]) -> bool:
-    """Whether the answer to a prompt begins inside of reasoning."""
-    return model.tokenizer.decode(token_ids[-8:]).rstrip().endswith(OPEN_THINKING)
+        return replace(
+            self, sampling=self.sampling.resolve(model.metadata, ends_in_thinking(model.tokenizer, token_ids))
+        )
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,10 @@ from pathlib import Path
 
 from vkprefill.display import printable
 from vkprefill.errors import RequestError
-from vkprefill.text.tokenizer import Tokenizer, checked_text
+from vkprefill.text.tokenizer import Tokenizer, any_of, checked_text
 
-ASSISTANT_MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
+ASSISTANT_MARKUP = (OPEN_THINKING, CLOSE_THINKING, "<tool_call>", "</tool_call>")
 
 MARKERS = range(0xE000, 0xF900)  # Unicode's private-use area
 MAX_DEPTH = 100  # of lists and dicts in messages
@@ -41,6 +42,7 @@ WORKER = Path(__file__).with_name("template_worker.py")
 
 # A message's reasoning goes by several names; templates read the first, older ones the second.
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+THOUGHT_KEYS = REASONING_KEYS[:2]  # under which `_normalised` gives it
 
 
 class ChatTemplate:
@@ -76,6 +78,7 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final: bool = False,
         **kwargs: object,
     ) -> str:
         """The prompt as text, as Hugging Face's apply_chat_template(tokenize=False) gives it.
@@ -84,12 +87,15 @@ class ChatTemplate:
             messages: dicts with "role" and "content" (JSON values); keys whose value is None are left out.
             tools: JSON schemas of functions the model may call.
             add_generation_prompt: whether the prompt ends where the assistant's answer starts.
+            continue_final: whether the prompt ends with the text of the last message, so that the model goes on with
+                it: with its content, or with its reasoning where there is no content yet. White space at the end of
+                the text is kept. No generation prompt is added then.
             kwargs: further variables of the template, such as enable_thinking.
 
         Raises:
             RequestError: values that are not JSON or not UTF-8, and all errors of the template.
         """
-        text, marker = self._render(messages, tools, add_generation_prompt, kwargs)
+        text, marker = self._render(messages, tools, add_generation_prompt, continue_final, kwargs)
         return text.replace(marker, "")
 
     def encode(
@@ -98,17 +104,23 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final: bool = False,
         **kwargs: object,
     ) -> list[int]:
         """The prompt as token ids: special tokens where the template put them, plain text elsewhere. See `render`."""
-        text, marker = self._render(messages, tools, add_generation_prompt, kwargs)
+        text, marker = self._render(messages, tools, add_generation_prompt, continue_final, kwargs)
         parts = self._tokenizer.split_special(text)
         return self._tokenizer.encode_parts(
             part.replace(marker, "") if isinstance(part, str) else part for part in parts
         )
 
     def _render(
-        self, messages: Sequence[object], tools: object, add_generation_prompt: bool, kwargs: dict[str, object]
+        self,
+        messages: Sequence[object],
+        tools: object,
+        add_generation_prompt: bool,
+        continue_final: bool,
+        kwargs: dict[str, object],
     ) -> tuple[str, str]:
         """The rendering with its markers, and the marker."""
         if not _is_list_of_objects(messages):
@@ -118,20 +130,28 @@ class ChatTemplate:
         variables = _plain({"tools": tools, "documents": None, **kwargs})
         plain_messages = [_normalised(_plain(message)) for message in messages]
         special_texts = list(self._tokenizer.special_tokens)
-        marker = _unused_character(
-            [self._source, *special_texts, json.dumps([variables, plain_messages], ensure_ascii=False)]
-        )
+        texts = [self._source, *special_texts, json.dumps([variables, plain_messages], ensure_ascii=False)]
+        marker = _unused_character(texts)
+        end = _unused_character([*texts, marker]) if continue_final else ""
         hider = _Hider(special_texts, marker)
+        hidden = [hider.hide_in_message(message) for message in plain_messages]
+        if continue_final and hidden:
+            hidden[-1] = _ended(hidden[-1], end)
         context = {
             **self._token_variables,
             **hider.hide(variables),
-            "messages": [hider.hide_in_message(message) for message in plain_messages],
-            "add_generation_prompt": bool(add_generation_prompt),
+            "messages": hidden,
+            "add_generation_prompt": bool(add_generation_prompt) and not continue_final,
         }
         reply = self._renderer.render(context)
         if "error" in reply:
-            raise RequestError(f"chat template: {printable(reply['error'].replace(marker, ''), 500)}")
-        return reply["text"], marker
+            raise RequestError(f"chat template: {printable(reply['error'].replace(marker, '').replace(end, ''), 500)}")
+        text = reply["text"]
+        if continue_final:
+            text, found, _ = text.rpartition(end)
+            if not found:
+                raise RequestError("chat template: it leaves out the text of the last message, which cannot go on")
+        return text, marker
 
 
 class _Hider:
@@ -140,10 +160,10 @@ class _Hider:
     def __init__(self, special_texts: Sequence[str], marker: str) -> None:
         self._marker = marker
         # Looking ahead finds overlapping tokens too.
-        self._whole = re.compile(f"(?={_any_of(special_texts)}).", re.DOTALL)
+        self._whole = re.compile(f"(?={any_of(special_texts)}).", re.DOTALL)
         self._starts = tuple({text[:length] for text in special_texts for length in range(1, len(text))})
         self._ends = tuple({text[-length:] for text in special_texts for length in range(1, len(text))})
-        self._markup = re.compile(f"({_any_of([text for text in ASSISTANT_MARKUP if text in special_texts])})")
+        self._markup = re.compile(f"({any_of([text for text in ASSISTANT_MARKUP if text in special_texts])})")
 
     def hide(self, value: object) -> object:
         """A copy with every special token's text broken, in dict keys too."""
@@ -256,12 +276,6 @@ def _is_list_of_objects(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value)
 
 
-def _any_of(texts: Sequence[str]) -> str:
-    """A pattern for the longest of `texts`; one that never matches for none."""
-    longest_first = sorted(texts, key=len, reverse=True)
-    return f"(?:{'|'.join(map(re.escape, longest_first))})" if texts else "(?!)"
-
-
 def _plain(value: object, depth: int = 0) -> object:
     """A copy made of dict, list, str, int, float, bool and None, the types of JSON. RequestError for anything else."""
     if depth > MAX_DEPTH:
@@ -283,7 +297,21 @@ def _normalised(message: dict[str, object]) -> dict[str, object]:
     reasoning = next((message[key] for key in REASONING_KEYS if key in message), None)
     if reasoning is None:
         return message
-    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return {**dict.fromkeys(THOUGHT_KEYS, reasoning), **message, "reasoning_content": reasoning}
+
+
+def _ended(message: dict[str, object], end: str) -> dict[str, object]:
+    """The message with a mark at the end of its text. Templates that strip the text do not strip before the mark."""
+    content = message.get("content", "")
+    thought = message.get(THOUGHT_KEYS[0])
+    if isinstance(content, str) and content.lstrip().startswith(OPEN_THINKING) and CLOSE_THINKING not in content:
+        # Thought that is not complete: templates know it by its field alone.
+        thought, content = content.lstrip().removeprefix(OPEN_THINKING).lstrip("\n"), ""
+    if not content and isinstance(thought, str):
+        return {**message, "content": "", **dict.fromkeys(THOUGHT_KEYS, thought + end)}
+    if isinstance(content, list) and content and isinstance(content[-1], dict) and "text" in content[-1]:
+        return {**message, "content": [*content[:-1], {**content[-1], "text": f"{content[-1]['text']}{end}"}]}
+    return {**message, "content": f"{content}{end}" if isinstance(content, str) else content}
 
 
 def _unused_character(texts: Sequence[str]) -> str:

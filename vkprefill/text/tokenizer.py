@@ -121,15 +121,16 @@ class Tokenizer:
             at_start = False
         return token_ids
 
-    def split_special(self, text: str) -> list[str | int]:
+    def split_special(self, text: str, control: bool = True) -> list[str | int]:
         """Cut `text` at the special tokens in it, leftmost first and the longest of several: text and ids in turn.
+
+        control: False to leave control tokens in the text and cut at user-defined ones only.
 
         Raises:
             RequestError: not a str, or lone surrogates in it.
         """
-        if not self.special_tokens:
-            return [checked_text(text)]
-        pieces = self._special_pattern.split(checked_text(text))
+        pattern = self._special_pattern if control else self._user_defined_pattern
+        pieces = pattern.split(checked_text(text))
         return [self.special_tokens[piece] if i % 2 else piece for i, piece in enumerate(pieces) if piece]
 
     def decode(self, token_ids: Iterable[int], special: bool = True) -> str:
@@ -151,8 +152,13 @@ class Tokenizer:
 
     @cached_property
     def _special_pattern(self) -> re.Pattern[str]:
-        longest_first = sorted(self.special_tokens, key=len, reverse=True)
-        return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+        return re.compile(f"({any_of(self.special_tokens)})")
+
+    @cached_property
+    def _user_defined_pattern(self) -> re.Pattern[str]:
+        types = self._vocabulary.token_types
+        user_defined = any_of(text for text, i in self.special_tokens.items() if types[i] == TokenType.USER_DEFINED)
+        return re.compile(f"({user_defined})")
 
     def _checked_id(self, token_id: int) -> int:
         if not isinstance(token_id, int | np.integer) or not 0 <= token_id < self.vocab_size:
@@ -187,6 +193,12 @@ class StreamDecoder:
     def finish(self) -> str:
         """The end of the text: U+FFFD if the last character never became complete, else ""."""
         return self._utf8.decode(b"", final=True)
+
+
+def any_of(texts: Iterable[str]) -> str:
+    """A pattern for the longest of `texts`; one that never matches for none."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    return f"(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})"
 
 
 def checked_text(text: str) -> str:

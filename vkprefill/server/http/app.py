@@ -16,16 +16,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from vkprefill.errors import RequestError
-from vkprefill.server.api_error import ApiError, bad_request
+from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.prompt_details import text_or_bytes
 from vkprefill.server.http.access import Access, middleware
 from vkprefill.server.http.completions import Completion, Service
 from vkprefill.server.http.model_info import model_object, props
 from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response, read_body
-from vkprefill.server.protocol.fields import as_api_error, is_whole, optional, parse_json, required
-from vkprefill.server.protocol.messages import check_messages, check_tools
+from vkprefill.server.protocol.fields import as_api_error, parse_json
+from vkprefill.server.protocol.kinds import Json, check
 from vkprefill.server.protocol.openapi import openapi_document
-from vkprefill.server.protocol.requests import parse_template_kwargs
+from vkprefill.server.protocol.requests import parse_conversation
+from vkprefill.server.protocol.tables import DETOKENIZE, TOKENIZE
 
 VERSION = importlib.metadata.version("vkprefill")
 PUBLIC_PATHS = ("/health", "/openapi.json")  # and the page, which asks for the key
@@ -81,14 +82,14 @@ def build_app(service: Service, *, access: Access | None = None, num_slots: int 
     async def completion(request: Request) -> Completion:
         return Completion(service, request, chat=False)
 
-    def on_text(work: Callable[[dict[str, object]], dict[str, object]]) -> Callable[[Request], Awaitable[Response]]:
-        """An endpoint that needs no GPU: JSON in, JSON out, in a thread."""
+    def on_text(field: str, work: Callable[[Json], Json]) -> Callable[[Request], Awaitable[Response]]:
+        """An endpoint that needs no GPU: JSON in, JSON out, in a thread. field: of the body, that holds the text."""
 
-        def checked(raw: bytes) -> dict[str, object]:
+        def checked(raw: bytes) -> Json:
             try:
                 return work(parse_json(raw))
             except RequestError as error:
-                raise as_api_error(error) from None
+                raise as_api_error(error, field) from None
 
         async def endpoint(request: Request) -> Response:
             raw = await read_body(request.headers, request.receive, service.body_timeout_s)
@@ -96,32 +97,23 @@ def build_app(service: Service, *, access: Access | None = None, num_slots: int 
 
         return endpoint
 
-    def tokenize(body: dict[str, object]) -> dict[str, object]:
+    def tokenize(body: Json) -> Json:
+        asked = check(TOKENIZE, body)
         ids = service.prompts.encode(
-            required(body, "content", str),
-            add_special=optional(body, "add_special", bool, False),
-            parse_special=optional(body, "parse_special", bool, True),
+            asked["content"],
+            add_special=asked.get("add_special", False),
+            parse_special=asked.get("parse_special", True),
         )
-        if not optional(body, "with_pieces", bool, False):
+        if not asked.get("with_pieces", False):
             return {"tokens": ids}
         pieces = [service.prompts.tokenizer.token_bytes(token_id) for token_id in ids]
         return {"tokens": [{"id": i, "piece": text_or_bytes(piece)} for i, piece in zip(ids, pieces, strict=True)]}
 
-    def detokenize(body: dict[str, object]) -> dict[str, object]:
-        ids = required(body, "tokens", list)
-        if not all(map(is_whole, ids)):
-            raise bad_request("tokens", "wanted a list of token ids")
-        return {"content": service.prompts.tokenizer.decode(ids)}
+    def detokenize(body: Json) -> Json:
+        return {"content": service.prompts.tokenizer.decode(check(DETOKENIZE, body)["tokens"])}
 
-    def apply_template(body: dict[str, object]) -> dict[str, object]:
-        options = parse_template_kwargs(body, service.defaults)
-        return {
-            "prompt": service.prompts.template.render(
-                check_messages(required(body, "messages", list)),
-                tools=check_tools(optional(body, "tools", list)),
-                **options,
-            )
-        }
+    def apply_template(body: Json) -> Json:
+        return {"prompt": service.prompts.chat_text(parse_conversation(body, service.defaults))}
 
     routes = [
         Route("/health", health),
@@ -132,9 +124,9 @@ def build_app(service: Service, *, access: Access | None = None, num_slots: int 
         Route("/openapi.json", openapi),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completion, methods=["POST"]),
-        Route("/tokenize", on_text(tokenize), methods=["POST"]),
-        Route("/detokenize", on_text(detokenize), methods=["POST"]),
-        Route("/apply-template", on_text(apply_template), methods=["POST"]),
+        Route("/tokenize", on_text("content", tokenize), methods=["POST"]),
+        Route("/detokenize", on_text("tokens", detokenize), methods=["POST"]),
+        Route("/apply-template", on_text("messages", apply_template), methods=["POST"]),
     ]
     page = _page_routes()
     public = (*PUBLIC_PATHS, *(route.path for route in page))

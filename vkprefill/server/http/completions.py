@@ -31,6 +31,7 @@ from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.prompts import Prompt, PromptBuilder
 from vkprefill.server.protocol.requests import AnswerRequest, ChatRequest, Defaults, parse_chat, parse_completion
 from vkprefill.specprefill.plan import SparseRequest
+from vkprefill.text.answer_text import AnswerText
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class Completion:
         self._service = service
         self._request = request
         self._chat = chat
+        self._field = "messages" if chat else "prompt"  # of the body, that holds the prompt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, stream, status = self._service, EventStream(send), 200
@@ -134,9 +136,13 @@ class Completion:
         service, body = self._service, parse_json(raw)
         request = parse_chat(body, service.defaults) if self._chat else parse_completion(body, service.defaults)
         try:
-            prompt = service.prompts.chat(request) if self._chat else service.prompts.completion(request)
+            prompt = (
+                service.prompts.chat(request.conversation)
+                if isinstance(request, ChatRequest)
+                else service.prompts.completion(request)
+            )
         except RequestError as error:
-            raise as_api_error(error) from None
+            raise as_api_error(error, self._field) from None
         self._check_length(request, len(prompt.token_ids))
         return request, prompt
 
@@ -149,14 +155,20 @@ class Completion:
             raise ApiError(
                 400,
                 f"context: the prompt has {num_tokens} tokens, the context holds {most}, the answer included",
-                param="messages" if self._chat else "prompt",
+                param=self._field,
                 code=TOO_LONG,
             )
 
     def _new_answer(self, request: AnswerRequest, prompt: Prompt) -> ChatAnswer | CompletionAnswer:
         common = {"logprobs": request.num_logprobs is not None, "include_usage": request.include_usage}
         if isinstance(request, ChatRequest):
-            return ChatAnswer(self._service.model_name, thinking=prompt.thinking, tools=request.tools, **common)
+            text = AnswerText(
+                thinking=prompt.thinking,
+                tools=request.conversation.tools,
+                continued=prompt.continued,
+                split=request.split_reasoning,
+            )
+            return ChatAnswer(self._service.model_name, text, **common)
         return CompletionAnswer(self._service.model_name, **common)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from vkprefill.server.engine.jobs import Done, Piece, Progress, Queued
 from vkprefill.text.answer_text import AnswerText, Delta
@@ -77,14 +77,13 @@ class ChatAnswer(_Answer):
     def __init__(
         self,
         model: str,
+        text: AnswerText,
         *,
-        thinking: bool,
-        tools: Sequence[Mapping[str, object]] | None,
         logprobs: bool,
         include_usage: bool = False,
     ) -> None:
         super().__init__(model, include_usage=include_usage)
-        self._text = AnswerText(thinking=thinking, tools=tools)
+        self._text = text
         self._with_logprobs = logprobs
         self._logprobs: list[Json] = []  # of the whole answer
         self._new_logprobs: list[Json] = []  # since the last chunk

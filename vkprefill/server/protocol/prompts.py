@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from vkprefill.errors import RequestError
-from vkprefill.generation.options import OPEN_THINKING
+from vkprefill.generation.generate import THINKING
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
-from vkprefill.server.protocol.requests import ChatRequest, CompletionRequest
+from vkprefill.server.api_error import bad_request
+from vkprefill.server.protocol.messages import Message, joined_systems
+from vkprefill.server.protocol.requests import CompletionRequest, Conversation
 from vkprefill.specprefill.plan import RequestFacts
+from vkprefill.text.answer_text import ends_in_thinking
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 MIN_SHARED = 32  # tokens of a system prompt that are worth a mark of their own
 
@@ -22,12 +28,14 @@ MIN_SHARED = 32  # tokens of a system prompt that are worth a mark of their own
 @dataclass(frozen=True)
 class Prompt:
     """mark_at: lengths of the beginnings that later prompts will share; fixed_n: first tokens that are always kept:
-    system prompt and tools; thinking: the answer starts inside of reasoning."""
+    system prompt and tools; thinking: the answer starts inside of reasoning; continued: it goes on with the last
+    message."""
 
     token_ids: list[int]
     mark_at: tuple[int, ...] = ()
     fixed_n: int = 0
     thinking: bool = False
+    continued: bool = False
     facts: RequestFacts = RequestFacts()
 
 
@@ -50,26 +58,44 @@ class PromptBuilder:
             raise RequestError(f"messages: {self.path.name} has no chat template; use /v1/completions")
         return self._template
 
-    def chat(self, request: ChatRequest) -> Prompt:
+    def chat(self, conversation: Conversation) -> Prompt:
         """Raises RequestError for what the template refuses."""
-        messages, options = request.messages, {"tools": request.tools, **request.template_kwargs}
-        ids = self.template.encode(messages, **options)
-        history_n = _common(ids, self.template.encode(messages, add_generation_prompt=False, **options))
-        fixed_n = self._fixed_n(ids, messages, options)
+        ids, conversation = self._apply(self.template.encode, conversation)
+        messages, options = conversation.messages, _options(conversation)
+        history = replace(conversation, generation_prompt=False, continued=False)
+        if conversation.continued:
+            history = replace(history, messages=messages[:-1])
+        history_n = self._shared_n(ids, history)
+        systems = [message for message in messages if message["role"] == "system"]
+        fixed_n = self._shared_n(ids, _other(conversation, systems))
         marks = sorted({n for n in (fixed_n if fixed_n >= MIN_SHARED else 0, history_n) if 0 < n < len(ids)})
-        thinking = self.tokenizer.decode(ids[-8:]).rstrip().endswith(OPEN_THINKING)
-        facts = RequestFacts(tools=request.tools, roles=tuple(str(m["role"]) for m in messages))
-        return Prompt(ids, tuple(marks), fixed_n, thinking, facts)
+        thinking = ends_in_thinking(self.tokenizer, ids)
+        if thinking and options.get(THINKING) is False and not conversation.continued:
+            raise bad_request(THINKING, f"found false, but the chat template of {self.path.name} always thinks")
+        facts = RequestFacts(tools=conversation.tools, roles=tuple(str(m["role"]) for m in messages))
+        return Prompt(ids, tuple(marks), fixed_n, thinking, conversation.continued, facts)
 
-    def _fixed_n(self, ids: list[int], messages: Sequence[Mapping[str, object]], options: dict[str, object]) -> int:
-        """How many first tokens do not depend on the conversation: those that another one with the same system
-        message and tools begins with."""
-        lead = [message for message in messages[:1] if message["role"] == "system"]
-        first = messages[len(lead) : len(lead) + 1]
-        other = "y" if first and str(first[0]["content"]).lstrip().startswith("x") else "x"
+    def chat_text(self, conversation: Conversation) -> str:
+        """The prompt of `chat` as text."""
+        return self._apply(self.template.render, conversation)[0]
+
+    def _apply(self, apply: Callable[..., T], conversation: Conversation) -> tuple[T, Conversation]:
+        """What the template makes of a conversation, and the form in which it took it: where it refuses a second or
+        late system message, with all of them as one at the beginning."""
         try:
-            return _common(ids, self.template.encode([*lead, {"role": "user", "content": other}], **options))
-        except RequestError:  # a template that takes no such conversation
+            return apply(conversation.messages, **_options(conversation)), conversation
+        except RequestError:
+            joined = joined_systems(conversation.messages)
+            if joined is None:
+                raise
+            conversation = replace(conversation, messages=joined)
+            return apply(joined, **_options(conversation)), conversation
+
+    def _shared_n(self, ids: list[int], other: Conversation) -> int:
+        """How many first tokens another conversation has in common; 0 where the template takes no such one."""
+        try:
+            return _common(ids, self._apply(self.template.encode, other)[0])
+        except RequestError:
             return 0
 
     def completion(self, request: CompletionRequest) -> Prompt:
@@ -85,11 +111,29 @@ class PromptBuilder:
         return Prompt(prompt, (len(prompt) - 1,) if len(prompt) > MIN_SHARED else ())
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """add_special: put the token that starts a text before it, where the model has one."""
-        ids = self.tokenizer.encode(text, special=parse_special)
+        """add_special: put the token that starts a text before it, where the model has one; parse_special: False for
+        control tokens as text. User-defined ones are read as tokens in any case, as in llama.cpp and Hugging Face."""
+        ids = self.tokenizer.encode_parts(self.tokenizer.split_special(text, control=parse_special))
         if add_special and self.tokenizer.add_bos and self.tokenizer.bos_token_id is not None:
             ids = [self.tokenizer.bos_token_id, *ids]
         return ids
+
+
+def _options(conversation: Conversation) -> dict[str, object]:
+    return {
+        "tools": conversation.tools,
+        "add_generation_prompt": conversation.generation_prompt,
+        "continue_final": conversation.continued,
+        **conversation.template_kwargs,
+    }
+
+
+def _other(conversation: Conversation, systems: list[Message]) -> Conversation:
+    """One that has only the system messages and the tools in common."""
+    first = next((message for message in conversation.messages if message["role"] != "system"), None)
+    other = "y" if first is not None and str(first["content"]).lstrip().startswith("x") else "x"
+    messages = [*systems, {"role": "user", "content": other}]
+    return replace(conversation, messages=messages, generation_prompt=True, continued=False)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

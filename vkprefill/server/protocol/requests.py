@@ -1,8 +1,4 @@
-"""Bodies of completion requests -> checked requests. Pure functions.
-
-Fields that are not known here are ignored, as clients send many; what is known and cannot be done is refused, never
-left out in silence.
-"""
+"""Bodies of requests -> checked requests. Pure functions over the tables of fields."""
 
 from __future__ import annotations
 
@@ -10,35 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import template_variables
+from vkprefill.generation.generate import THINKING, template_variables
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.server.api_error import ApiError, bad_request
-from vkprefill.server.protocol.fields import as_api_error, is_whole, optional, required, shown, whole
-from vkprefill.server.protocol.messages import check_messages, check_tools
+from vkprefill.server.protocol.kinds import Json, check
+from vkprefill.server.protocol.messages import Message, begun_answer, for_template
+from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
-MAX_STOPS = 16
-MAX_STOP_CHARS = 1000
-MAX_LOGPROBS = 20
-MAX_TOKENS = 2**31 - 1
-
-# Fields that would change the answer and are not done here: the values that ask for nothing.
-REFUSED: dict[str, tuple[object, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "frequency_penalty": (0,),
-    "repeat_penalty": (1,),
-    "logit_bias": ({}, []),
-    "grammar": ("",),
-    "json_schema": ({},),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": ({},),
-}
-SAMPLING = {"temperature": float, "top_k": int, "top_p": float, "min_p": float, "presence_penalty": float, "seed": int}
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "seed")
 KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
 
 
@@ -66,16 +42,27 @@ class AnswerRequest:
     num_logprobs: int | None
     return_progress: bool
     specprefill: SpecPrefillRequest
-    cache_prompt: bool = True
+    cache_prompt: bool
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What the chat template is given. generation_prompt: the prompt ends where a new answer begins; continued: it ends
+    inside of the last message, which the answer goes on with."""
+
+    messages: list[Message]
+    tools: list[Json] | None = None
+    template_kwargs: Json = field(default_factory=dict)
+    generation_prompt: bool = True
+    continued: bool = False
 
 
 @dataclass(frozen=True)
 class ChatRequest(AnswerRequest):
-    """messages and tools as the chat template takes them."""
+    """split_reasoning: False leaves it in the content."""
 
-    messages: list[dict[str, object]] = field(default_factory=list)
-    tools: list[dict[str, object]] | None = None
-    template_kwargs: dict[str, object] = field(default_factory=dict)
+    conversation: Conversation
+    split_reasoning: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,152 +85,122 @@ class Defaults:
 
 def parse_chat(body: Mapping[str, object], defaults: Defaults) -> ChatRequest:
     """Raises ApiError 400."""
-    messages = check_messages(required(body, "messages", list))
-    logprobs = optional(body, "logprobs", bool, False)
-    top = whole(body, "top_logprobs", 0, MAX_LOGPROBS)
-    if top is not None and not logprobs:
-        raise bad_request("top_logprobs", "wanted only with logprobs: true")
+    asked = check(CHAT, body)
+    logprobs, top = asked.get("logprobs", False), asked.get("top_logprobs", 0)
+    if top and not logprobs:
+        raise bad_request("top_logprobs", f"found {top}, wanted only with logprobs: true")
     return ChatRequest(
-        **_common(body, defaults, _n_probs(body, (top or 0) if logprobs else None)),
-        messages=messages,
-        tools=_tools(body),
-        template_kwargs=parse_template_kwargs(body, defaults),
+        **_common(asked, defaults, top if logprobs else None),
+        conversation=_conversation(asked, defaults),
+        split_reasoning=asked.get("reasoning_format") != "none",
     )
 
 
 def parse_completion(body: Mapping[str, object], defaults: Defaults) -> CompletionRequest:
     """Raises ApiError 400."""
-    if body.get("prompt") is None:
-        raise bad_request("prompt", "missing, wanted text or a list of token ids")
-    prompt = body["prompt"]
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]  # a list of prompts
-    if not isinstance(prompt, str) and not (isinstance(prompt, list) and prompt and all(map(is_whole, prompt))):
-        raise bad_request(
-            "prompt", f"found {shown(prompt)}, wanted text or a list of token ids, one prompt for each request"
-        )
-    num_logprobs = _n_probs(
-        body, whole(body, "logprobs", 0, MAX_LOGPROBS) if body.get("logprobs") is not False else None
+    asked = check(COMPLETION, body)
+    prompt, logprobs = asked["prompt"], asked.get("logprobs", False)
+    if isinstance(prompt, list) and isinstance(prompt[0], str | list):
+        prompt = prompt[0]  # a list of one prompt
+    return CompletionRequest(**_common(asked, defaults, None if logprobs is False else logprobs), prompt=prompt)
+
+
+def parse_conversation(body: Mapping[str, object], defaults: Defaults) -> Conversation:
+    """The part of a chat request that makes its prompt. Raises ApiError 400."""
+    return _conversation(check(APPLY_TEMPLATE, body), defaults)
+
+
+def _conversation(asked: Json, defaults: Defaults) -> Conversation:
+    messages = for_template(asked["messages"])
+    tools = asked.get("tools") if asked.get("tool_choice") != "none" else None
+    goes_on, generation_prompt = _goes_on(asked, messages), asked.get("add_generation_prompt", True)
+    if goes_on and not begun_answer(messages):  # nothing is there yet to go on with
+        messages, goes_on, generation_prompt = messages[:-1], False, True
+    return Conversation(
+        messages, tools or None, _template_kwargs(asked, defaults), generation_prompt and not goes_on, goes_on
     )
-    return CompletionRequest(**_common(body, defaults, num_logprobs), prompt=prompt)
 
 
-def parse_template_kwargs(body: Mapping[str, object], defaults: Defaults) -> dict[str, object]:
-    """The template's variables, the server's and the request's."""
-    given = {**defaults.template_kwargs, **optional(body, "chat_template_kwargs", dict, {})}
+def _goes_on(asked: Json, messages: list[Message]) -> bool:
+    """Whether the last message is gone on with: an assistant's is, as in llama-server, unless the request says
+    otherwise, by either of vLLM's two fields."""
+    prompt, wanted = asked.get("add_generation_prompt"), asked.get("continue_final_message")
+    if wanted and prompt:
+        raise bad_request("continue_final_message", "found true beside add_generation_prompt: true, wanted one of them")
+    possible = messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls")
+    if wanted and not possible:
+        raise bad_request("continue_final_message", "found true, but the last message is no text of the assistant")
+    return possible if wanted is None and prompt is None else bool(wanted)
+
+
+def _template_kwargs(asked: Json, defaults: Defaults) -> Json:
+    """The template's variables: the server's, and over them the request's. Of its three ways to switch thinking,
+    chat_template_kwargs comes before enable_thinking, and that before reasoning_effort."""
+    effort = asked.get("reasoning_effort")
+    thinking = asked.get("enable_thinking", None if effort is None else effort != "none")
+    named = {"reasoning_effort": effort, THINKING: thinking}
+    given = {name: value for name, value in named.items() if value is not None}
     try:
-        return template_variables(given)
+        return template_variables({**defaults.template_kwargs, **given, **asked.get("chat_template_kwargs", {})})
     except RequestError as error:
         raise ApiError(400, str(error), param="chat_template_kwargs") from None
 
 
-def _common(body: Mapping[str, object], defaults: Defaults, num_logprobs: int | None) -> dict[str, object]:
-    _refuse(body)
-    options = optional(body, "stream_options", dict, {})
+def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
     return {
-        "sampling": _sampling(body, defaults.sampling),
-        "max_tokens": _max_tokens(body, defaults.max_tokens),
-        "stop": _stop(body),
-        "stream": optional(body, "stream", bool, False),
-        "include_usage": optional(options, "include_usage", bool, False),
-        "num_logprobs": num_logprobs,
-        "return_progress": optional(body, "return_progress", bool, False),
-        "specprefill": parse_specprefill(body, defaults.spec),
-        "cache_prompt": optional(body, "cache_prompt", bool, True),
+        "sampling": _sampling(asked, defaults.sampling),
+        "max_tokens": _max_tokens(asked, defaults.max_tokens),
+        "stop": _stop(asked),
+        "stream": asked.get("stream", False),
+        "include_usage": asked.get("stream_options", {}).get("include_usage", False),
+        "num_logprobs": asked.get("n_probs") or num_logprobs,  # llama.cpp's name for the same; 0 is none
+        "return_progress": asked.get("return_progress", False),
+        "specprefill": _specprefill(asked, defaults.spec),
+        "cache_prompt": asked.get("cache_prompt", True),
     }
 
 
-def _refuse(body: Mapping[str, object]) -> None:
-    for name, neutral in REFUSED.items():
-        value = body.get(name)
-        if value is not None and not any(
-            value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral
-        ):
-            more = {"n": ", wanted 1: ask again for another answer", "functions": "; use tools"}.get(name, "")
-            raise bad_request(name, f"found {shown(value)}, which is not supported{more}")
-    kind = optional(body, "response_format", dict, {}).get("type", "text")
-    if kind != "text":
-        raise bad_request(
-            "response_format",
-            f'found type {shown(kind)}, only {{"type": "text"}} is supported: there is no grammar-guided sampling',
-        )
-    choice = body.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise bad_request("tool_choice", f"found {shown(choice)}, wanted auto or none: a call cannot be forced")
-
-
-def _sampling(body: Mapping[str, object], base: SamplingConfig) -> SamplingConfig:
-    given = {name: value for name, kind in SAMPLING.items() if (value := optional(body, name, kind)) is not None}
+def _sampling(asked: Json, base: SamplingConfig) -> SamplingConfig:
+    given = {name: asked[name] for name in SAMPLING if name in asked}
     if given.get("seed") == -1:  # llama.cpp's word for a new one each time
         given["seed"] = None
-    try:
-        return replace(base, **given)
-    except RequestError as error:
-        raise as_api_error(error) from None
+    if given.get("top_k") == -1:
+        given["top_k"] = 0
+    return replace(base, **given)
 
 
-def _max_tokens(body: Mapping[str, object], most: int | None) -> int | None:
+def _max_tokens(asked: Json, most: int | None) -> int | None:
     """OpenAI's two names and llama.cpp's. -1: until the end of the answer or the context."""
     for name in ("max_completion_tokens", "max_tokens", "n_predict"):
-        value = whole(body, name, -1, MAX_TOKENS)
-        if value == 0:
-            raise bad_request(name, "found 0, wanted at least 1, or -1 for no limit")
-        if value is not None and value > 0:
-            return min(value, most or value)
+        if asked.get(name, -1) > 0:
+            return min(asked[name], most or asked[name])
     return most
 
 
-def _stop(body: Mapping[str, object]) -> tuple[str, ...]:
-    stop = body.get("stop")
-    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
-    if (
-        not isinstance(stops, list)
-        or len(stops) > MAX_STOPS
-        or not all(isinstance(s, str) and 0 < len(s) <= MAX_STOP_CHARS for s in stops)
-    ):
-        raise bad_request(
-            "stop",
-            f"found {shown(stop) or 'nothing'}, wanted text or up to {MAX_STOPS} texts "
-            f"of 1 to {MAX_STOP_CHARS} characters",
-        )
-    return tuple(stops)
+def _stop(asked: Json) -> tuple[str, ...]:
+    """Empty texts stop nothing."""
+    stop = asked.get("stop", [])
+    return tuple(text for text in ([stop] if isinstance(stop, str) else stop) if text)
 
 
-def _n_probs(body: Mapping[str, object], num_logprobs: int | None) -> int | None:
-    """llama.cpp's name for the same thing; 0 is none."""
-    count = whole(body, "n_probs", 0, MAX_LOGPROBS)
-    return count if count else num_logprobs
-
-
-def _tools(body: Mapping[str, object]) -> list[dict[str, object]] | None:
-    tools = check_tools(optional(body, "tools", list))
-    return None if body.get("tool_choice") == "none" else tools
-
-
-def parse_specprefill(body: Mapping[str, object], base: SpecPrefillConfig | None) -> SpecPrefillRequest:
+def _specprefill(asked: Json, base: SpecPrefillConfig | None) -> SpecPrefillRequest:
     """The fields of speculative prefill.
 
     specprefill: true, false, or an object of settings, which may hold `kept_ranges`, an earlier answer's;
     specprefill_keep_pct and speculative_prefill_keep_pct: how much to keep, a share up to 1 or a percentage above
     it, by mode "chunk"; specprefill_details: true for the prompt's tokens and their importance in the answer.
     """
-    value, details = body.get("specprefill"), optional(body, "specprefill_details", bool, False)
+    value, details = asked.get("specprefill", True), asked.get("specprefill_details", False)
     settings: dict[str, object] = {}
     for name in KEEP_FIELDS:
-        percent = optional(body, name, float)
-        if percent is not None:
-            if not 0 < percent <= 100:
-                raise bad_request(
-                    name, f"found {shown(percent)}, wanted a share above 0 up to 1, or a percentage up to 100"
-                )
-            settings = {"keep_ratio": percent if percent <= 1 else percent / 100, "select_mode": "chunk"}
-    if value is not None and not isinstance(value, bool | dict):
-        raise bad_request("specprefill", f"found {shown(value)}, wanted true, false or an object of settings")
-    given = dict(value) if isinstance(value, dict) else {}
-    kept_ranges = optional(given, "kept_ranges", list)
-    given.pop("kept_ranges", None)
+        if name in asked:
+            keep = asked[name]
+            settings = {"keep_ratio": keep if keep <= 1 else keep / 100, "select_mode": "chunk"}
+    if isinstance(value, dict):
+        settings |= value
+    kept_ranges = settings.pop("kept_ranges", None)
     try:
-        config = SpecPrefillConfig.from_dict({**settings, **given}, base)
+        config = SpecPrefillConfig.from_dict(settings, base)
     except RequestError as error:
         raise ApiError(400, str(error), param="specprefill") from None
     return SpecPrefillRequest(value is not False, config if base is not None else None, kept_ranges, details)

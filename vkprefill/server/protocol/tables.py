@@ -1,0 +1,292 @@
+"""The fields of each endpoint's requests, with what they may hold. Requests are checked by these tables, and the
+description of the API is made from them.
+
+A field that would change the answer is done, or stands in NEUTRAL: then any value that asks for something is refused.
+All others (user, metadata, store, a cache key, ...) are ignored, as clients send many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from numbers import Integral
+
+from vkprefill.generation.generate import SWITCH
+from vkprefill.generation.sampling import LIMITS
+from vkprefill.server.protocol.kinds import (
+    Boolean,
+    Choice,
+    Either,
+    Items,
+    Kind,
+    Named,
+    Neutral,
+    Noted,
+    Number,
+    Record,
+    Text,
+    Untouched,
+    Whole,
+    Wrong,
+)
+from vkprefill.specprefill import setting_types
+from vkprefill.specprefill.settings import SpecPrefillConfig
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1000
+MAX_LOGPROBS = 20
+MAX_TOKENS = 2**31 - 1
+ROLES = ("system", "developer", "user", "assistant", "tool")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+NOTHING: tuple[object, ...] = ()
+OFF, ON, ZERO, ONE, EMPTY = (False,), (True,), (0,), (1,), ("", [], {})
+NO_GRAMMAR = ": there is no grammar-guided sampling"
+
+# Fields of other servers that would change the answer and are not done here: the values that ask for nothing.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    # how many answers, and what comes with them
+    "n": ONE,
+    "best_of": ONE,
+    "use_beam_search": OFF,
+    "echo": OFF,
+    "suffix": ("",),
+    "modalities": (["text"],),
+    "audio": ({},),
+    "verbosity": ("medium",),
+    "web_search_options": NOTHING,
+    "prompt_logprobs": (0, False),
+    "post_sampling_probs": OFF,
+    "return_tokens": OFF,
+    "return_token_ids": OFF,
+    "return_tokens_as_token_ids": OFF,
+    # which tokens are likely
+    "frequency_penalty": ZERO,
+    "repeat_penalty": ONE,
+    "repetition_penalty": ONE,
+    "dry_multiplier": ZERO,
+    "xtc_probability": ZERO,
+    "typical_p": ONE,
+    "tfs_z": ONE,
+    "top_a": ZERO,
+    "top_n_sigma": (-1, 0),
+    "dynatemp_range": ZERO,
+    "mirostat": ZERO,
+    "mirostat_mode": ZERO,
+    "smoothing_factor": ZERO,
+    "min_keep": (0, 1),
+    "samplers": NOTHING,
+    "logit_bias": ({}, []),
+    "logits_processors": ([],),
+    "allowed_token_ids": NOTHING,
+    "bad_words": ([],),
+    "lora": ([],),
+    # where the answer ends
+    "ignore_eos": OFF,
+    "min_tokens": ZERO,
+    "stop_token_ids": ([],),
+    "include_stop_str_in_output": OFF,
+    "skip_special_tokens": ON,
+    "t_max_predict_ms": (0, -1),
+    "n_indent": ZERO,
+    "truncate_prompt_tokens": (-1,),
+    # its form
+    "grammar": EMPTY,
+    "json_schema": EMPTY,
+    "guided_json": EMPTY,
+    "guided_regex": EMPTY,
+    "guided_choice": EMPTY,
+    "guided_grammar": EMPTY,
+    "structured_outputs": EMPTY,
+    "structural_tag": EMPTY,
+    "regex": EMPTY,
+    "ebnf": EMPTY,
+}
+NEUTRAL_IN_CHAT: dict[str, tuple[object, ...]] = {
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "parallel_tool_calls": ON,
+    "parse_tool_calls": ON,
+    "chat_template": NOTHING,
+    "documents": ([],),
+    "add_special_tokens": OFF,
+    "include_reasoning": ON,
+    "separate_reasoning": ON,
+    "reasoning": ({},),
+    "think": NOTHING,
+    "thinking": NOTHING,
+    "thinking_budget": (-1,),
+    "thinking_budget_tokens": (-1,),
+    "thinking_token_budget": (-1,),
+    "reasoning_budget": (-1,),
+}
+HINTS = {
+    "n": ", wanted 1: ask again for another answer",
+    "functions": "; use tools",
+    "reasoning": "; use reasoning_effort",
+    "think": "; use enable_thinking",
+    "thinking": "; use enable_thinking",
+    "documents": "; use chat_template_kwargs",
+    "repetition_penalty": "; use presence_penalty",
+    "repeat_penalty": "; use presence_penalty",
+    "frequency_penalty": "; use presence_penalty",
+    "stop_token_ids": "; use stop",
+    **{name: NO_GRAMMAR for name, values in NEUTRAL.items() if values == EMPTY},
+}
+
+
+def _neutral(table: dict[str, tuple[object, ...]]) -> dict[str, Kind]:
+    return {name: Neutral(values, HINTS.get(name, "")) for name, values in table.items()}
+
+
+def _sampling() -> dict[str, Kind]:
+    """As SamplingConfig has it, and -1 as llama.cpp and vLLM use it."""
+    kinds = {name: (Whole if kind is Integral else Number)(least, most) for name, (kind, least, most) in LIMITS.items()}
+    kinds["top_k"] = Noted("-1 and 0: all tokens", Whole(-1, kinds["top_k"].most))
+    kinds["seed"] = Noted("-1: a new one each time", Whole(-1, kinds["seed"].most))
+    return kinds
+
+
+def _setting(kind: setting_types.Kind) -> Kind:
+    """A setting of speculative prefill."""
+    match kind:
+        case setting_types.Whole(least, greatest):
+            return Noted(kind.wanted, Whole(least, greatest))
+        case setting_types.Number(least, greatest):
+            return Noted(kind.wanted, Number(least, greatest))
+        case setting_types.Choice(words):
+            return Choice(words)
+        case setting_types.Switch():
+            return Boolean()
+        case setting_types.OrWord(word, other):
+            return Either((Choice((word,)), _setting(other)))
+        case setting_types.WholeSet(least, greatest):
+            return Items(Whole(least, greatest), least=1)
+        case setting_types.Ranges(greatest):
+            return Items(Items(Whole(0, greatest), 2, 2))
+    return Noted(kind.wanted, Kind())
+
+
+LIMIT = Noted("-1: until the end of the answer or of the context", Either((Choice((-1,)), Whole(1, MAX_TOKENS))))
+STOP = Text(0, MAX_STOP_CHARS)
+KEEP = Noted("a share up to 1, or a percentage above it", Number(0, 100, above=True))
+RANGES = Items(Items(Whole(0, MAX_TOKENS), 2, 2))
+SPECPREFILL = Named(
+    "SpecPrefill",
+    Either(
+        (
+            Boolean(),
+            Record(
+                {
+                    **{setting.name: _setting(setting.metadata["kind"]) for setting in fields(SpecPrefillConfig)},
+                    "kept_ranges": RANGES,
+                }
+            ),
+        ),
+        "true, false or an object of settings",
+    ),
+)
+COMMON: dict[str, Kind] = {
+    "model": Text(),
+    **_sampling(),
+    "max_tokens": LIMIT,
+    "max_completion_tokens": LIMIT,
+    "n_predict": LIMIT,
+    "stop": Either((STOP, Items(STOP, 0, MAX_STOPS)), f"text or up to {MAX_STOPS} texts of {STOP.most} characters"),
+    "stream": Boolean(),
+    "stream_options": Record({"include_usage": Boolean()}),
+    "n_probs": Whole(0, MAX_LOGPROBS),
+    "return_progress": Boolean(),
+    "cache_prompt": Boolean(),
+    "response_format": Record({"type": Choice(("text",), NO_GRAMMAR)}),
+    "specprefill": SPECPREFILL,
+    "specprefill_details": Boolean(),
+    "specprefill_keep_pct": KEEP,
+    "speculative_prefill_keep_pct": KEEP,
+    **_neutral(NEUTRAL),
+}
+
+PARTS = Items(
+    Record({"type": Choice(("text",), ": only parts of type text are understood"), "text": Text()}, ("type", "text"))
+)
+FUNCTION_CALL = Record({"name": Text(), "arguments": Either((Text(), Record()))}, ("name",))
+
+
+class MessageRecord(Record):
+    """Only an assistant's message may lack its content."""
+
+    def read(self, value: object) -> dict[str, object]:
+        done = super().read(value)
+        if "content" not in value and done["role"] != "assistant":
+            raise Wrong(f"missing, wanted {self.fields['content'].wanted}", ".content")
+        return done
+
+
+MESSAGE = Named(
+    "Message",
+    MessageRecord(
+        {
+            "role": Choice(ROLES),
+            "content": Either((Text(), PARTS), "text or a list of text parts"),
+            "reasoning_content": Text(),
+            "name": Text(),
+            "tool_call_id": Text(),
+            "tool_calls": Items(
+                Record({"id": Text(), "type": Choice(("function",)), "function": FUNCTION_CALL}, ("function",))
+            ),
+        },
+        ("role",),
+        {"if": {"properties": {"role": {"const": "assistant"}}}, "else": {"required": ["content"]}},
+    ),
+)
+TOOL = Named(
+    "Tool",
+    Record(
+        {
+            "type": Choice(("function",)),
+            "function": Record({"name": Text(1), "description": Text(), "parameters": Record()}, ("name",)),
+        },
+        ("function",),
+    ),
+)
+THINKING = Choice((True, False, 0, 1, *SWITCH))
+TEMPLATE: dict[str, Kind] = {
+    "messages": Items(MESSAGE, least=1),
+    "tools": Items(Untouched("as the chat template is to see it", TOOL)),
+    "tool_choice": Choice(("auto", "none"), ": a call cannot be forced"),
+    "chat_template_kwargs": Record({"enable_thinking": THINKING}),
+    "enable_thinking": THINKING,
+    "reasoning_effort": Noted("none: without thinking; all others: with it", Choice(EFFORTS)),
+    "add_generation_prompt": Boolean(),
+    "continue_final_message": Noted("true: go on in the last message, the assistant's; the default for one", Boolean()),
+}
+TOKEN_ID = Whole(0)
+PROMPT = Items(TOKEN_ID, least=1)
+
+CHAT = Record(
+    {
+        **TEMPLATE,
+        "reasoning_format": Noted("none: reasoning stays in the content", Choice(("auto", "deepseek", "none"))),
+        "logprobs": Boolean(),
+        "top_logprobs": Noted("above 0 only with logprobs", Whole(0, MAX_LOGPROBS)),
+        **COMMON,
+        **_neutral(NEUTRAL_IN_CHAT),
+    },
+    ("messages",),
+)
+COMPLETION = Record(
+    {
+        "prompt": Either(
+            (Text(), PROMPT, Items(Text(), 1, 1), Items(PROMPT, 1, 1)),
+            "text or a list of token ids, one prompt for each request",
+        ),
+        "logprobs": Either((Whole(0, MAX_LOGPROBS), Choice(OFF))),
+        **COMMON,
+        **_neutral({"add_special_tokens": ON}),
+    },
+    ("prompt",),
+)
+TOKENIZE = Record(
+    {"content": Text(), "add_special": Boolean(), "parse_special": Boolean(), "with_pieces": Boolean()}, ("content",)
+)
+DETOKENIZE = Record({"tokens": Items(TOKEN_ID)}, ("tokens",))
+APPLY_TEMPLATE = Record(TEMPLATE, ("messages",))
