@@ -2,10 +2,12 @@
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import vkprefill
 from vkprefill.display import visible
 from vkprefill.explain.explanation import (
     HEAT_LEVELS,
@@ -18,7 +20,7 @@ from vkprefill.explain.explanation import (
     pieces,
     summary,
 )
-from vkprefill.explain.page import page
+from vkprefill.explain.page import STYLE, page
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.specprefill.selection import Selection
@@ -85,6 +87,18 @@ class Outline(HTMLParser):
             self.dropped += data
         else:
             self.kept += data
+
+
+def test_the_chat_page_has_the_same_scale():
+    """Its script has the numbers again; colours and levels are one file for both pages."""
+    script, style = (
+        (Path(vkprefill.__file__).parent / "web" / name).read_text() for name in ("heat_map.js", "heat.css")
+    )
+    assert re.search(r"^const LEVELS = (\d+);", script, re.M)[1] == str(HEAT_LEVELS)
+    assert re.search(r"^const RANGE = (\d+);", script, re.M)[1] == str(HEAT_RANGE)
+    levels = re.findall(r"^\.h(\d+) { --level: ([\d.]+); }", style, re.M)
+    assert levels == [(str(level), f"{level / (HEAT_LEVELS - 1):.3f}") for level in range(HEAT_LEVELS)]
+    assert style in STYLE and len(TERMINAL_HEAT) == HEAT_LEVELS
 
 
 def test_heat_is_logarithmic_below_its_top():

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 from html import escape
+from importlib.resources import files
 
 from vkprefill.display import visible
 from vkprefill.explain.explanation import (
@@ -31,20 +32,19 @@ PROMPT_LABEL = (
     "The prompt. Left and right go from token to token, up and down from one kept or dropped part to the next."
 )
 
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --card: #f6f6f4; --line: #dcdcd6; --text: #1c1c1a; --soft: #63635d;
-  --drop: #72726b; --accent: #b3420c; --bar: #d9602a; --bar-off: #c4c4bc; --heat: 234 84 20; --most: 0.72; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #161615; --card: #20201e; --line: #383834; --text: #ececea; --soft: #a3a39b; --drop: #8a8a82;
-    --accent: #ff9c66; --bar: #f0743a; --bar-off: #55554f; --heat: 255 96 28; --most: 0.62; }
-}
+MAP_STYLE = (files("vkprefill") / "web" / "heat.css").read_text(encoding="utf-8")  # the chat page's too
+STYLE = (
+    MAP_STYLE
+    + """
+:root { --bar-off: #c4c4bc; }
+@media (prefers-color-scheme: dark) { :root { --bar-off: #55554f; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
 main { max-width: 70rem; margin: 0 auto; padding: 1.5rem clamp(1rem, 4vw, 2.5rem) 5rem; }
 h1 { font-size: clamp(1.5rem, 1.1rem + 2vw, 2.1rem); line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.01em; }
 h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
 p { margin: .25rem 0; }
-.soft, figcaption, dt { color: var(--soft); font-size: .875rem; }
+figcaption, dt { color: var(--soft); font-size: .875rem; }
 .status { display: inline-block; padding: .05rem .6rem; border: 1px solid currentColor; border-radius: 1rem;
   font: 600 .8125rem/1.6 ui-monospace, monospace; color: var(--soft); }
 .status.active { color: var(--accent); }
@@ -60,36 +60,23 @@ figure { margin: 0; }
 .tools label { margin-right: .75rem; white-space: nowrap; }
 .legend { display: flex; flex-wrap: wrap; align-items: center; gap: .1rem .4rem; }
 .legend span { white-space: nowrap; }
-.scale { display: flex; border: 1px solid var(--line); border-radius: .2rem; overflow: hidden; }
-.scale i { width: .9rem; height: 1rem; }
 figcaption { margin-top: .4rem; }
-#prompt { border: 1px solid var(--line); border-radius: .5rem; padding: 1rem clamp(.75rem, 3vw, 1.5rem);
-  white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.75; tab-size: 4; }
+#prompt { padding: 1rem clamp(.75rem, 3vw, 1.5rem); }
 #prompt:focus-visible, summary:focus-visible, input:focus-visible {
   outline: 2px solid var(--accent); outline-offset: 2px; }
 #prompt span { scroll-margin: 6rem; }
-del { color: var(--drop); text-decoration: line-through; text-decoration-thickness: 1px;
-  text-decoration-color: color-mix(in srgb, currentColor 35%, transparent); }
-.special { font: .8em ui-monospace, monospace; border: 1px solid currentColor; border-radius: .25rem;
-  padding: 0 .2rem; }
-:target, .at { outline: 2px solid var(--accent); outline-offset: 1px; border-radius: 1px; }
-.gap { display: none; font-size: .8em; color: var(--soft); }
+:target { outline: 2px solid var(--accent); outline-offset: 1px; border-radius: 1px; }
 main:has(#only:checked) #prompt del span { display: none; }
 main:has(#only:checked) #prompt del { text-decoration: none; }
 main:has(#only:checked) .gap { display: inline; }
-#token { position: fixed; inset: auto 0 0; padding: .6rem 1rem; background: var(--card);
-  border-top: 1px solid var(--line);  font-variant-numeric: tabular-nums; text-align: center; }
+#token { position: fixed; inset: auto 0 0; padding: .6rem 1rem; background: var(--card); }
 details { margin-top: 2rem; } summary { font-weight: 600; cursor: pointer; }
 table { border-collapse: collapse; margin-top: .5rem; font-size: .875rem; }
 td, th { text-align: left; font-weight: 400; padding: .15rem 1.5rem .15rem 0; border-bottom: 1px solid var(--line);
   overflow-wrap: anywhere; }
 .changed > * { font-weight: 700; }
 @media print { #token, .only { display: none; } }
-""" + "".join(
-    f".h{level} {{ background: rgb(var(--heat) / calc(var(--most) * {level / (HEAT_LEVELS - 1):.3f})); }}\n"
-    f"del .h{level} {{ background: none; box-shadow: inset 0 -2px rgb(var(--heat) / calc(var(--most) * "
-    f"{level / (HEAT_LEVELS - 1):.3f})); }}\n"
-    for level in range(HEAT_LEVELS)
+"""
 )
 
 SCRIPT = """
