@@ -49,7 +49,7 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.allocation import Allocation, Ledger
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device, ask_for_waves_of_32
-from vkprefill.vulkan.probe import DeviceInfo
+from vkprefill.vulkan.probe import DeviceInfo, Heap
 from vkprefill.vulkan.profiles import AMD, profile_for
 from vkprefill.vulkan.program import Program
 from vkprefill.vulkan.shaders import SPIRV, load_shader, manifest, pack_words
@@ -75,12 +75,15 @@ Key = tuple[str, tuple[tuple[str, float], ...]]
 # ---- what the product dispatches
 
 
+HEAPS = Heap(16 << 30, True), Heap(8 << 30, False)
+
+
 class _RecordingDevice(Device):
     """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing."""
 
     def __init__(self, seen: set[Key]) -> None:
         self.info = DeviceInfo(
-            0, "recorder", "integrated", AMD, "", "1.3.0", 16 << 30, 8 << 30, 64, 32, 2**32 - 4, 1024, 65536, ()
+            0, "recorder", "integrated", AMD, "", "1.3.0", HEAPS, 0, 1, 64, 32, 2**32 - 4, 1024, 65536, ()
         )
         self.profile = profile_for(self.info)
         self.lost, self.closed, self.seen = False, False, seen
@@ -92,7 +95,7 @@ class _RecordingDevice(Device):
         owner.tensor = SimpleNamespace(data=lambda: np.zeros(int(np.prod(shape)), np.uint32))
         return Buffer(label, tuple(int(n) for n in shape), np.dtype(dtype), memory, kind, owner)
 
-    def require(self, num_bytes: int, what: str) -> None:
+    def require(self, num_bytes: int, what: str, *, host_bytes: int = 0) -> None:
         pass
 
     def give_back(self, owner: Allocation) -> None:

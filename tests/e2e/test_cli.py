@@ -242,9 +242,7 @@ def test_inspect_refuses_what_generate_refuses(cli_here, gpu, tmp_path, what):
 
 def test_devices(cli, gpu):
     listed = json.loads(cli("devices", "--json").out)
-    assert listed[0]["index"] == 0 and {"name", "type", "driver", "profile", "memory_bytes", "missing"} <= set(
-        listed[0]
-    )
+    assert listed[0]["index"] == 0 and {"name", "type", "driver", "profile", "heaps", "missing"} <= set(listed[0])
     text = cli("devices")
     assert text.code == 0 and text.out.startswith(f"0: {listed[0]['name']}\n")
 

@@ -149,7 +149,7 @@ def test_out_of_memory_is_refused_before_anything_is_allocated(monkeypatch, max_
         return opened[-1]
 
     monkeypatch.setattr(device.Device, "open", opening)
-    monkeypatch.setattr(device.Device, "available_bytes", lambda self: 3 << 20)
+    monkeypatch.setattr(device.Device, "available_bytes", lambda *_: 3 << 20)
     with pytest.raises(vkprefill.OutOfMemoryError, match=r"needs \d+ MiB, .* has 3 MiB left"):
         vkprefill.load(model_path("tiny-a-f32"), max_context=max_context)
     assert opened[0].closed
@@ -169,7 +169,7 @@ def test_only_snapshots_need_more_memory(tiny, prompt, monkeypatch):
     tiny.extend(prompt[:20], cache)
     want = tiny.prefill(prompt[:21])
     with monkeypatch.context() as patch:
-        patch.setattr(device.Device, "available_bytes", lambda self: 0)
+        patch.setattr(device.Device, "available_bytes", lambda *_: 0)
         with pytest.raises(vkprefill.OutOfMemoryError, match="snapshot"):
             cache.snapshot()
         assert np.allclose(tiny.prefill(prompt[20:21], cache=cache), want, atol=1e-3)

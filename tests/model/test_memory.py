@@ -39,6 +39,7 @@ def test_bill_is_what_is_allocated(name, options, prompt):
     with vkprefill.load(model_path(name), **options) as model:
         assert bill_of_allocations(model) == {kind: count for kind, count in asdict(model.memory).items() if count}
         assert model.memory.total == model.device.allocated.total()
+        assert model.memory.on_host == model.device._ledger.by_memory()["host"]
         cache = model.new_cache()
         model.extend(prompt[: min(200, model.max_context - 1)], cache)
         model.decode(1, cache)
@@ -86,11 +87,10 @@ def test_bill_grows_with_what_it_depends_on(name):
 
     first = bill()
     longer, wider, more = bill(max_context=1024), bill(kv_type="f32"), bill(prefill_chunk=128)
-    page_tables = first.kv_cache % 64
-    assert longer.kv_cache == 2 * first.kv_cache
-    assert wider.kv_cache - page_tables == 2 * (first.kv_cache - page_tables)
+    assert longer.kv_cache == 2 * first.kv_cache == wider.kv_cache
+    assert longer.exchange - first.exchange == 2 * 4, "two pages more in the page table"
     assert more.activations > first.activations and more.kv_cache == first.kv_cache
-    assert first.total == sum(asdict(first).values())
+    assert first.total == sum(asdict(first).values()) == first.on_device + first.on_host
 
 
 def test_inspect_needs_no_gpu():

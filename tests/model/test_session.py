@@ -97,7 +97,7 @@ def test_conversation_longer_than_the_context(built_in):
 
 def test_without_memory_for_snapshots_answers_are_the_same(built_in, session, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(type(built_in.device), "available_bytes", lambda _: 0)
+        patch.setattr(type(built_in.device), "available_bytes", lambda *_: 0)
         first = session.generate([{"role": "user", "content": "Hello"}], max_tokens=LIMIT, sampling=GREEDY)
     assert first.token_ids == fresh(built_in, [{"role": "user", "content": "Hello"}])
     messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": first.text}]

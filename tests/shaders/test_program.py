@@ -245,7 +245,7 @@ class NoManager:
 @pytest.mark.parametrize("over", [0, 1 << 40])
 def test_too_large_a_buffer_is_refused_before_kp_is_called(device, monkeypatch, over):
     monkeypatch.setattr(device, "_manager", NoManager())
-    monkeypatch.setattr(device, "available_bytes", lambda: 1 << 62)
+    monkeypatch.setattr(device, "available_bytes", lambda *_: 1 << 62)
     before = device.allocated.total()
     with pytest.raises(OutOfMemoryError, match="huge: .* in one buffer"):
         device.buffer("huge", (min(device.info.max_buffer_bytes, 2**32 - 4) // 4 + 1 + over,), np.uint32)
@@ -254,7 +254,7 @@ def test_too_large_a_buffer_is_refused_before_kp_is_called(device, monkeypatch, 
 
 def test_more_than_is_available_is_refused_before_kp_is_called(device, monkeypatch):
     monkeypatch.setattr(device, "_manager", NoManager())
-    monkeypatch.setattr(device, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(device, "available_bytes", lambda *_: 1000)
     with pytest.raises(OutOfMemoryError, match="some: needs"):
         device.buffer("some", (251,))
     with pytest.raises(OutOfMemoryError, match="a model: needs"):
@@ -277,19 +277,6 @@ def test_memory_is_accounted_by_kind(device):
     buffer.free()
     buffer.free()
     assert device.allocated["testing"] == before
-
-
-def test_available_memory_of_a_gpu_is_what_is_not_ours(device, monkeypatch):
-    monkeypatch.setattr(
-        device,
-        "info",
-        dataclasses.replace(device.info, type="discrete", memory_bytes=1 << 40, host_memory_bytes=1 << 30),
-    )
-    free = device.available_bytes()
-    buffer = device.buffer("some", (1000,))
-    assert device.available_bytes() == free - 4000
-    buffer.free()
-    assert device.available_bytes() == free == (1 << 40) + (1 << 30) - device.allocated.total()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from vkprefill.engine.sizes import PAGE, ROW_TILE
 from vkprefill.vulkan.probe import MIN_INVOCATIONS, MIN_SHARED_BYTES, DeviceInfo
 from vkprefill.vulkan.profiles import AMD, INTEL, NVIDIA, PROFILES, SHUFFLE_SUBGROUPS, profile_for
 
-DEVICE = DeviceInfo(0, "", "discrete", 0, "", "", 0, 0, 32, 32, 0, 0, 0, ())
+DEVICE = DeviceInfo(0, "", "discrete", 0, "", "", (), 0, 0, 32, 32, 0, 0, 0, ())
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)

@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from vkprefill.vulkan.probe import probe
+from vkprefill.vulkan.probe import DeviceInfo, probe
 from vkprefill.vulkan.profiles import profile_for
 
 
@@ -21,16 +21,12 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     devices = probe()
     if args.json:
-        print(json.dumps([{**asdict(d), "profile": profile_for(d).name} for d in devices]))
+        print(json.dumps([{**asdict(d), "profile": profile_for(d).name, "memory": memory_of(d)} for d in devices]))
         return 0
     for d in devices:
         print(f"{d.index}: {d.name}")
         print(f"   type {d.type}, driver {d.driver}, Vulkan {d.api_version}, profile {profile_for(d).name}")
-        print(
-            f"   memory {d.memory_bytes / 2**30:.1f} GiB on the device, "
-            f"{d.host_memory_bytes / 2**30:.1f} GiB beside it; "
-            f"subgroup size {d.subgroup_size}"
-        )
+        print(f"   memory {memory_of(d)}; subgroup size {d.subgroup_size}")
         print(
             f"   limits: buffer {d.max_buffer_bytes / 2**20:,.0f} MiB, "
             f"workgroup {d.max_workgroup_invocations} invocations, "
@@ -39,3 +35,23 @@ def run(args: argparse.Namespace) -> int:
         if d.missing:
             print(f"   cannot be used: lacks {', '.join(d.missing)}")
     return 0
+
+
+def memory_of(device: DeviceInfo) -> str:
+    """The heaps that we take memory from, in words."""
+
+    def size(index: int) -> str:
+        heap = device.heaps[index]
+        free = "" if heap.budget_bytes is None else f" ({heap.budget_bytes / 2**30:.1f} GiB free now)"
+        return f"{heap.num_bytes / 2**30:.1f} GiB{free}"
+
+    if not device.heaps:
+        return "none"
+    if device.type == "cpu":
+        return "the machine's"
+    if device.one_memory:
+        return f"{size(device.device_heap)}, shared with the CPU"
+    beside = f"{size(device.host_heap)} shared with the CPU"
+    if device.type == "integrated":
+        return f"{size(device.device_heap)} and {beside}: the driver's division of the machine's memory"
+    return f"{size(device.device_heap)} of its own, {beside}"

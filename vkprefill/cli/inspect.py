@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
                     "prefill_chunk": chunk,
                     "device": device,
                     "memory": {**asdict(bill), "total": bill.total},
+                    "state_copy": bill.state_copy,
                 }
             )
         )
@@ -77,6 +78,11 @@ def run(args: argparse.Namespace) -> int:
     )
     for name, num_bytes in {**asdict(bill), "total": bill.total}.items():
         print(f"  {name:24} {num_bytes / 2**20:12,.2f} MiB")
+    print(f"of this {bill.on_host / 2**20:,.2f} MiB are shared with the CPU (exchange, staging)")
+    print(
+        f"not in it: {bill.state_copy / 2**20:,.2f} MiB for each snapshot and each further cache in use; rows of "
+        "attention captures and of scoring a prompt; logits of all tokens"
+    )
     return 0
 
 

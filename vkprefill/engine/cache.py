@@ -49,9 +49,6 @@ class Snapshot:
             if isinstance(state, Buffer):
                 state.free()
 
-    def __del__(self) -> None:
-        self.free()
-
 
 class Cache:
     """One sequence: made by Model.new_cache, grown by prefill and decode, closed with close() or when it is dropped.

@@ -45,7 +45,7 @@ class CachePool:
         self.on_full: Callable[[int], None] | None = (
             None  # called when fewer pages are free than needed: it may close or reset other caches
         )
-        self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="kv_cache")
+        self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="exchange")
         shape = (pages, self._page_words)
         self.kv = {
             layer: KVLayer(

@@ -135,15 +135,16 @@ class CaptureRecorder:
                 f"{what}: {layer_bytes / 2**20:,.0f} MiB for a layer, {device.info.name} allows "
                 f"{device.info.max_buffer_bytes / 2**20:,.0f} MiB; take fewer queries"
             )
-        device.require(layer_bytes * len(layers), what)
+        device.require(0, what, host_bytes=layer_bytes * len(layers))
         self._runner = runner
         self._programs: dict[int, Program] = {}
         self._rows: dict[int, Buffer] = {}
-        self._tap = RowTap(runner, most, "capture")
-        for layer in layers:
-            self._rows[layer] = device.buffer(
-                f"L{layer:02d}.rows", (num_queries, heads, self.stride), memory="host", kind="capture"
-            )
+        with device.freed_on_error():
+            self._tap = RowTap(runner, most, "capture")
+            for layer in layers:
+                self._rows[layer] = device.buffer(
+                    f"L{layer:02d}.rows", (num_queries, heads, self.stride), memory="host", kind="capture"
+                )
 
     def fits(self, runner: Runner, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> bool:
         return (
@@ -177,10 +178,6 @@ class CaptureRecorder:
         self._tap.free()
         for rows in self._rows.values():
             rows.free()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_tap"):  # not so when it was refused
-            self.free()
 
 
 def query_indices(queries: Sequence[int] | None, num_tokens: int) -> np.ndarray:

@@ -16,26 +16,47 @@ from vkprefill.vulkan.profiles import Profile
 
 @dataclass(frozen=True)
 class MemoryBill:
-    """Bytes on the device by kind."""
+    """Bytes by kind that loading a model takes, and running it: the whole KV cache, the live recurrent state with the
+    one that a failed prefill goes back to.
+
+    exchange and staging are "host" memory, which the CPU sees too (tokens, page table, logits; the slice for uploads);
+    all else is the device's own. Not in the bill, and checked when it is asked for: a copy of the state (state_copy
+    bytes) for each snapshot, mark of a prompt cache and further cache in use; the rows of an attention capture and of
+    scoring a prompt; the logits of all tokens (Model.logits).
+    """
 
     weights: int
     kv_cache: int
     state: int
     activations: int
+    exchange: int
     staging: int
 
     @property
+    def on_device(self) -> int:
+        return self.weights + self.kv_cache + self.state + self.activations
+
+    @property
+    def on_host(self) -> int:
+        return self.exchange + self.staging
+
+    @property
     def total(self) -> int:
-        return self.weights + self.kv_cache + self.state + self.activations + self.staging
+        return self.on_device + self.on_host
+
+    @property
+    def state_copy(self) -> int:
+        return self.state // 2
 
 
 def memory_bill(file: GGUFFile, sizes: Sizes) -> MemoryBill:
     """The bill for a model file that is loaded with these sizes."""
     return MemoryBill(
         weights=weight_bytes(file, sizes.config),
-        kv_cache=sizes.pages * (4 + sizes.page_bytes),  # with the page table
+        kv_cache=sizes.pages * sizes.page_bytes,
         state=2 * state_size(sizes.config) * 4,  # the live one, and the one that a failed prefill goes back to
-        activations=scratch_bytes(sizes),
+        activations=scratch_bytes(sizes, "device"),
+        exchange=scratch_bytes(sizes, "host") + sizes.pages * 4,  # the page table
         staging=UPLOAD_SLICE_BYTES,
     )
 
@@ -81,13 +102,16 @@ def chunk_for(config: ModelConfig, profile: Profile) -> int:
 def _longest_context(file: GGUFFile, least: Sizes, device: Device, reserve_bytes: int) -> int:
     """The file's context length, or as many pages as fit beside the weights and in one buffer. least: with one page."""
     config, bill = least.config, memory_bill(file, least)
-    free = device.available_bytes() * 0.9 - bill.total - reserve_bytes
+    device.require(bill.on_device, f"{config.name} with a context of {PAGE} tokens", host_bytes=bill.on_host)
+    available, needed = device.available_bytes() * 0.9, bill.total if device.info.one_memory else bill.on_device
     pages = min(
         num_pages(config.max_position_embeddings),
         device.info.max_buffer_bytes // (least.page_words * 4),
-        int(free // least.page_bytes),
+        int((available - needed - reserve_bytes) // least.page_bytes),
     )
     if pages < 1:
-        device.require(bill.total, f"{config.name} with a context of {PAGE} tokens")
-        raise OutOfMemoryError(f"{config.name}: no room for a KV cache beside the weights on {device.info.name}")
+        raise OutOfMemoryError(
+            f"{config.name}: no room for a KV cache: {needed / 2**20:,.0f} MiB without it, "
+            f"{reserve_bytes / 2**20:,.0f} MiB kept for a draft, of {available / 2**20:,.0f} MiB on {device.info.name}"
+        )
     return min(config.max_position_embeddings, pages * PAGE)

@@ -79,23 +79,18 @@ class Runner:
         self.sizes = fit(file, config, device, options)
         self.meter = SpeedMeter(self.sizes.prefill_chunk)
         self.memory: MemoryBill = memory_bill(file, self.sizes)
-        device.require(self.memory.total, f"{file.label} with a context of {self.sizes.max_context} tokens")
-        self._buffers: list[Buffer] = []
-        try:
+        what = f"{file.label} with a context of {self.sizes.max_context} tokens"
+        device.require(self.memory.on_device, what, host_bytes=self.memory.on_host)
+        self._all_logits: Buffer | None = None
+        self._logits_program: Program | None = None
+        with device.freed_on_error():
             self.pool = CachePool(device, self.sizes, self.turn)
-            self._buffers += self.pool.buffers()
             self.scratch = Scratch.allocate(device, self.sizes)
-            self._buffers += self.scratch.buffers()
             # Products run over whole tiles of rows. What lies past the last token is dropped, but the denormal numbers
             # that used memory is full of would cost a CPU five times the time.
             device.clear(list(self.scratch.buffers()))
-            weights = load_weights(file, config, device, report)
-            self._buffers += weights.pools
-            self.forward = ForwardPass(device, config, self.pool, self.scratch, weights)
-            self._all_logits: Buffer | None = None
-        except BaseException:
-            self.close()
-            raise
+            self._weights = load_weights(file, config, device, report)
+            self.forward = ForwardPass(device, config, self.pool, self.scratch, self._weights)
 
     def fit_submissions(self, wanted_chunk: int | None) -> None:
         """Bound submissions by a short timing; a chunk that nobody asked for becomes shorter where that is too much."""
@@ -112,7 +107,6 @@ class Runner:
         self.head_program = self.forward.record_head()
         report("recording", 2, 3)
         self.decode_program = self.forward.record_trunk("decode", 1, with_head=True)
-        self._logits_program: Program | None = None
         report("recording", 3, 3)
 
     def new_cache(self, max_context: int | None = None) -> Cache:
@@ -239,7 +233,6 @@ class Runner:
                 self._all_logits = self.device.buffer(
                     "all_logits", (LOGITS_ROWS, self.config.vocab_size), memory="host", kind="logits"
                 )
-                self._buffers.append(self._all_logits)
             self._logits_program = self.forward.record_logits(self._all_logits)
         self._logits_program.run()
         return self.finite(self._all_logits.view()[:num_tokens], "logits")
@@ -295,6 +288,7 @@ class Runner:
         for companion in self.companions.values():
             companion.close()
         self.companions.clear()
-        for buffer in self._buffers:
+        for buffer in (*self.pool.buffers(), *self.scratch.buffers(), *self._weights.pools):
             buffer.free()
-        self._buffers.clear()
+        if self._all_logits is not None:
+            self._all_logits.free()

@@ -57,7 +57,7 @@ class Scratch:
         """Raises OutOfMemoryError."""
         return cls(
             **{
-                name: device.buffer(name, shape, dtype, memory=memory, kind="activations")
+                name: device.buffer(name, shape, dtype, memory=memory, kind=KINDS[memory])
                 for name, (shape, dtype, memory) in scratch_shapes(sizes).items()
             }
         )
@@ -68,6 +68,7 @@ class Scratch:
 
 
 Shape = tuple[tuple[int, ...], type, str]
+KINDS = {"device": "activations", "host": "exchange"}  # of the memory bill
 
 
 def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
@@ -120,5 +121,6 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
     return shapes
 
 
-def scratch_bytes(sizes: Sizes) -> int:
-    return sum(4 * math.prod(shape) for shape, _, _ in scratch_shapes(sizes).values())
+def scratch_bytes(sizes: Sizes, memory: str) -> int:
+    """Of "device" or "host" memory."""
+    return sum(4 * math.prod(shape) for shape, _, where in scratch_shapes(sizes).values() if where == memory)

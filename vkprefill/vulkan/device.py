@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from vkprefill.errors import DeviceError, OutOfMemoryError
 from vkprefill.vulkan.allocation import Allocation, Ledger, last_serial
 from vkprefill.vulkan.buffer import Buffer
-from vkprefill.vulkan.probe import DeviceInfo, choose
+from vkprefill.vulkan.probe import DeviceInfo, choose, probe
 from vkprefill.vulkan.profiles import AMD, Profile, profile_for
 from vkprefill.vulkan.program import Program
 from vkprefill.vulkan.shaders import Shader
@@ -30,6 +31,7 @@ log = logging.getLogger("vkprefill")
 UPLOAD_SLICE_BYTES = 16 << 20
 # Kept free on a CPU device, whose memory is everybody's: below this the machine starts to swap or to kill.
 CPU_RESERVE_BYTES = 512 << 20
+WHOSE = {"device": "the GPU's memory", "host": "memory shared with the CPU"}
 DRIVER_VARIABLES = ("RADV_PERFTEST", "VK_LAYER_PATH", "VK_ADD_LAYER_PATH")
 
 
@@ -171,18 +173,41 @@ class Device:
                     owner.free()
             raise
 
-    def available_bytes(self) -> int:
-        """What may still be allocated: the heaps less what is ours; on a CPU device what the machine has free."""
-        if self.info.type == "cpu":
-            return max(0, free_ram_bytes() - CPU_RESERVE_BYTES)
-        return self.info.memory_bytes + self.info.host_memory_bytes - self.allocated.total()
+    def available_bytes(self, memory: str = "device") -> int:
+        """What may still be allocated of "device" or of "host" memory; of both together where they are one.
 
-    def require(self, num_bytes: int, what: str) -> None:
-        """Raise OutOfMemoryError unless num_bytes are available."""
-        available = self.available_bytes()
+        On a CPU device that is what the machine has free. On a GPU it is the heap that the memory comes from, or the
+        driver's budget for it, less what is ours; beside a card, host memory is the machine's too. An APU's two heaps
+        are cuts that the driver makes of the machine's memory and of what the firmware keeps for the GPU, which no
+        other figure shows: they count as the driver states them.
+        """
+        info = self.info
+        if info.type == "cpu":
+            return max(0, free_ram_bytes() - CPU_RESERVE_BYTES)
+        heap = info.heaps[info.device_heap if memory == "device" else info.host_heap]
+        used = self._ledger.by_memory()
+        left = heap.usable_bytes - (used.total() if info.one_memory else used[memory])
+        if info.type == "discrete" and not heap.device_local:
+            left = min(left, free_ram_bytes() - CPU_RESERVE_BYTES)
+        return max(0, left)
+
+    def require(self, num_bytes: int, what: str, *, host_bytes: int = 0) -> None:
+        """Raise OutOfMemoryError unless num_bytes of device memory and host_bytes of host memory are available."""
+        if self.info.type != "cpu" and any(heap.budget_bytes is not None for heap in self.info.heaps):
+            self.info = replace(self.info, heaps=probe()[self.info.index].heaps)  # others may have taken some since
+        if self.info.one_memory:
+            self._require(num_bytes + host_bytes, what, "device")
+        else:
+            self._require(num_bytes, what, "device")
+            self._require(host_bytes, what, "host")
+
+    def _require(self, num_bytes: int, what: str, memory: str) -> None:
+        available = self.available_bytes(memory)
         if num_bytes > available:
+            of_which = "" if self.info.one_memory else f" of {WHOSE[memory]}"
             raise OutOfMemoryError(
-                f"{what}: needs {num_bytes / 2**20:,.0f} MiB, {self.info.name} has {available / 2**20:,.0f} MiB left"
+                f"{what}: needs {num_bytes / 2**20:,.0f} MiB{of_which}, "
+                f"{self.info.name} has {available / 2**20:,.0f} MiB left"
             )
 
     def buffer(
@@ -205,7 +230,7 @@ class Device:
             raise OutOfMemoryError(
                 f"{label}: {num_bytes / 2**20:,.0f} MiB in one buffer, {self.info.name} allows {limit / 2**20:,.0f} MiB"
             )
-        self.require(num_bytes, label)
+        self._require(num_bytes, label, memory)
         types = self._kp.TensorTypes
         owner = Allocation(self)
         self._ledger.open(owner, kind, memory, num_bytes)

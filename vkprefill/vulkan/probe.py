@@ -1,8 +1,8 @@
 """The Vulkan devices of this machine, asked through ctypes on the Vulkan loader, before kp is touched.
 
 kp.Manager() crashes the process where no driver is usable, so this module looks first. It also reports what kp does
-not: memory heaps, limits, the driver's name. Structure layouts are those of vulkan_core.h (Vulkan 1.1 and
-VK_KHR_driver_properties).
+not: memory heaps, limits, the driver's name. Structure layouts are those of vulkan_core.h (Vulkan 1.1,
+VK_KHR_driver_properties and VK_EXT_memory_budget).
 """
 
 from __future__ import annotations
@@ -19,26 +19,46 @@ _STRUCTURE_TYPE = {
     "application": 0,
     "instance": 1,
     "properties2": 1000059001,
+    "memory2": 1000059006,
     "subgroup": 1000094000,
     "driver": 1000196000,
     "subgroup sizes": 1000225000,
+    "memory budget": 1000237000,
 }
 _LIMITS_OFFSET = 296  # of VkPhysicalDeviceLimits in VkPhysicalDeviceProperties
 _PROPERTIES_BYTES = 824
+_MEMORY_BYTES = 4 + 32 * 8 + 4 + 16 * 16  # of VkPhysicalDeviceMemoryProperties: 32 types, 16 heaps
 _HEAP_DEVICE_LOCAL = 1
+_TYPE_DEVICE_LOCAL, _TYPE_HOST = 0x1, 0x2 | 0x4  # visible and coherent
 MIN_INVOCATIONS, MIN_SHARED_BYTES = 256, 32 << 10  # of a workgroup: what the largest kernels take
 _SUBGROUP_NEEDS = {"basic": 0x1, "arithmetic": 0x4, "shuffle": 0x10}
 _STAGE_COMPUTE = 0x20
 
 
 @dataclass(frozen=True)
+class Heap:
+    """A heap of memory. num_bytes: its size; budget_bytes: what this process may take of it now, other processes' share
+    off; None from a driver that does not say.
+    """
+
+    num_bytes: int
+    device_local: bool
+    budget_bytes: int | None = None
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.num_bytes if self.budget_bytes is None else min(self.num_bytes, self.budget_bytes)
+
+
+@dataclass(frozen=True)
 class DeviceInfo:
     """One Vulkan device.
 
-    index: its number for kp; type: integrated, discrete, virtual, cpu or other; vendor_id: PCI number; memory_bytes:
-    sum of its device-local heaps, host_memory_bytes: of the others (0 when all memory is device-local);
-    subgroup_size: of a shader that asks for none, min_subgroup_size: the least that the device can do;
-    max_buffer_bytes: longest storage buffer binding; missing: what this engine needs and the device lacks.
+    index: its number for kp; type: integrated, discrete, virtual, cpu or other; vendor_id: PCI number; heaps: all there
+    are, of which we use two: device_heap, where "device" memory comes from, and host_heap, for "host" memory (numbers
+    of heaps, often the same); subgroup_size: of a shader that asks for none, min_subgroup_size: the least that the
+    device can do; max_buffer_bytes: longest storage buffer binding; missing: what this engine needs and the device
+    lacks.
     """
 
     index: int
@@ -47,14 +67,20 @@ class DeviceInfo:
     vendor_id: int
     driver: str
     api_version: str
-    memory_bytes: int
-    host_memory_bytes: int
+    heaps: tuple[Heap, ...]
+    device_heap: int
+    host_heap: int
     subgroup_size: int
     min_subgroup_size: int
     max_buffer_bytes: int
     max_workgroup_invocations: int
     max_shared_bytes: int
     missing: tuple[str, ...]
+
+    @property
+    def one_memory(self) -> bool:
+        """Whether "device" and "host" memory come from the same heap; on a CPU device all is the machine's."""
+        return self.type == "cpu" or self.device_heap == self.host_heap
 
 
 class _ApplicationInfo(ctypes.Structure):
@@ -138,12 +164,7 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
     subgroup_size, stages, operations = subgroup.unpack("3I")
     driver_name, driver_info = _text(driver.unpack("256s", 4)[0]), _text(driver.unpack("256s", 260)[0])
 
-    heaps = ctypes.create_string_buffer(4 + 32 * 8 + 4 + 16 * 16)
-    vulkan.vkGetPhysicalDeviceMemoryProperties(handle, heaps)
-    (num_heaps,) = struct.unpack_from("<I", heaps, 260)
-    sizes = [struct.unpack_from("<QI", heaps, 264 + 16 * i) for i in range(num_heaps)]
-    local = sum(size for size, flags in sizes if flags & _HEAP_DEVICE_LOCAL)
-
+    types, heaps = _memory(vulkan, handle)
     missing = [f"subgroup {name}" for name, bit in _SUBGROUP_NEEDS.items() if not operations & bit]
     if not stages & _STAGE_COMPUTE:
         missing.append("subgroup operations in compute shaders")
@@ -154,6 +175,8 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
         missing.append(f"{MIN_SHARED_BYTES} bytes of shared memory (it has {shared_bytes})")
     if api < _API_1_1:
         missing.append("Vulkan 1.1")
+    if not types:
+        missing.append("memory")
     return DeviceInfo(
         index=index,
         name=_text(properties.unpack("256s", 20)[0]),
@@ -161,8 +184,9 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
         vendor_id=vendor,
         driver=f"{driver_name} {driver_info}".strip(),
         api_version=f"{api >> 22}.{(api >> 12) & 1023}.{api & 4095}",
-        memory_bytes=local,
-        host_memory_bytes=sum(size for size, _ in sizes) - local,
+        heaps=heaps,
+        device_heap=_heap_of(types, _TYPE_DEVICE_LOCAL),
+        host_heap=_heap_of(types, _TYPE_HOST),
         subgroup_size=subgroup_size,
         min_subgroup_size=subgroup_sizes.unpack("I")[0] or subgroup_size,
         max_buffer_bytes=properties.unpack("I", _LIMITS_OFFSET + 28)[0],
@@ -170,6 +194,36 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
         max_shared_bytes=shared_bytes,
         missing=tuple(missing),
     )
+
+
+def _memory(vulkan: ctypes.CDLL, handle: ctypes.c_void_p) -> tuple[list[tuple[int, int]], tuple[Heap, ...]]:
+    """((flags, heap) of every memory type, heaps)."""
+    budget = _Chained(_STRUCTURE_TYPE["memory budget"], 2 * 16 * 8)
+    known = "VK_EXT_memory_budget" in _extensions(vulkan, handle)
+    memory = _Chained(_STRUCTURE_TYPE["memory2"], _MEMORY_BYTES, budget if known else None)
+    vulkan.vkGetPhysicalDeviceMemoryProperties2(handle, memory.buffer)
+    types = [memory.unpack("2I", 4 + 8 * i) for i in range(memory.unpack("I")[0])]
+    heaps = []
+    for i in range(memory.unpack("I", 260)[0]):
+        size, flags = memory.unpack("QI", 264 + 16 * i)
+        heaps.append(Heap(size, bool(flags & _HEAP_DEVICE_LOCAL), budget.unpack("Q", 8 * i)[0] if known else None))
+    return types, tuple(heaps)
+
+
+def _heap_of(types: list[tuple[int, int]], flags: int) -> int:
+    """The heap of the first memory type with these flags, which is the one that kp takes. Vulkan's order puts types
+    with more flags later, so a small window into a GPU's memory for the CPU (a BAR) is never meant.
+    """
+    return next((heap for has, heap in types if has & flags == flags), 0)
+
+
+def _extensions(vulkan: ctypes.CDLL, handle: ctypes.c_void_p) -> set[str]:
+    """Names of the extensions that a device has."""
+    count = ctypes.c_uint32()
+    vulkan.vkEnumerateDeviceExtensionProperties(handle, None, ctypes.byref(count), None)
+    records = ctypes.create_string_buffer(260 * max(1, count.value))
+    vulkan.vkEnumerateDeviceExtensionProperties(handle, None, ctypes.byref(count), records)
+    return {_text(records[260 * i : 260 * i + 256]) for i in range(count.value)}
 
 
 def choose(wanted: str | int | None = None) -> DeviceInfo:
