@@ -7,7 +7,7 @@ text without special tokens: those are cut out here, and only where the caller a
 import codecs
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,12 @@ from vkprefill.errors import GGUFError, RequestError
 from vkprefill.text.vocabulary import BYTE_LEVEL_BPE, PREFIX, Vocabulary
 
 SPACE = "\u2581"  # stands for a space in SentencePiece's pieces
+BLOCK = 2**16
+# Where no pattern of vocabulary.SPLIT_PATTERNS has one piece on both sides, whatever stands around: before a space
+# after what is no white space, after a line end before what is none, after a digit, between a letter and a sign.
+SAFE_CUT = re.compile(
+    r"(?<=\S)(?= )|(?<=\n)(?=\S)|(?<=[0-9])|(?<=[A-Za-z\u4e00-\u9fff])(?=[!-/:-@\[-`{-~\u3001\u3002\uff0c])"
+)
 UNKNOWN_TEXT = " \u2047 "  # what SentencePiece decodes its unknown token to
 
 
@@ -111,15 +117,28 @@ class Tokenizer:
         Raises:
             RequestError: text that is no str or has lone surrogates, ids out of range.
         """
-        token_ids: list[int] = []
-        at_start = True
-        for part in parts:
+        return [token_id for ids in self.encode_each(parts) for token_id in ids]
+
+    def encode_each(self, parts: Iterable[str | int], most: int | None = None) -> Iterator[list[int]]:
+        """As `encode_parts`, but the ids of each part by themselves.
+
+        most: tokens that are wanted at all. Where there are more, the work ends soon after that many: the last list is
+        then cut short, and all together are longer than `most`.
+        """
+        count = 0
+        for number, part in enumerate(parts):
+            ids: list[int] = []
             if isinstance(part, int | np.integer):
-                token_ids.append(self._checked_id(part))
-            elif checked_text(part):
-                token_ids += self._model.encode(part, at_start)
-            at_start = False
-        return token_ids
+                ids.append(self._checked_id(part))
+            else:
+                for block in self._model.blocks(checked_text(part)):
+                    ids += self._model.encode(block, at_start=number == 0 and not ids)
+                    if most is not None and count + len(ids) > most:
+                        break
+            count += len(ids)
+            yield ids
+            if most is not None and count > most:
+                return
 
     def split_special(self, text: str, control: bool = True) -> list[str | int]:
         """Cut `text` at the special tokens in it, leftmost first and the longest of several: text and ids in turn.
@@ -240,6 +259,16 @@ class _ByteLevelBPE:
             ]
         )
 
+    def blocks(self, text: str) -> Iterator[str]:
+        """The text in blocks of about BLOCK characters that can be encoded by themselves: the memory that encoding
+        takes, hundreds of bytes for each character, is then that of a block."""
+        start = 0
+        while start < len(text):
+            cut = SAFE_CUT.search(text, start + BLOCK)
+            end = cut.start() if cut else len(text)
+            yield text[start:end]
+            start = end
+
     def encode(self, text: str, at_start: bool) -> list[int]:
         # The call for batches lets other threads run meanwhile; the one for a single text does not.
         return self._bpe.encode_batch_fast([text], add_special_tokens=False)[0].ids
@@ -271,6 +300,11 @@ class _SentencePiece:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(vocabulary))
         except RuntimeError as error:
             raise GGUFError(f"{PREFIX}tokens: refused by sentencepiece: {printable(error)}") from None
+
+    def blocks(self, text: str) -> Iterator[str]:
+        """All of the text, if there is any: it has no places where pieces always end."""
+        if text:
+            yield text
 
     def encode(self, text: str, at_start: bool) -> list[int]:
         return self._processor.encode(" " + text if at_start and self._vocabulary.add_space_prefix else text)
