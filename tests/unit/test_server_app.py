@@ -24,6 +24,7 @@ from vkprefill.server.http.access import Access  # noqa: E402
 from vkprefill.server.http.app import build_app  # noqa: E402
 from vkprefill.server.http.completions import Service  # noqa: E402
 from vkprefill.server.http.metrics import Metrics  # noqa: E402
+from vkprefill.server.http.text_work import TextWork  # noqa: E402
 from vkprefill.server.http.wire import MAX_BODY_BYTES  # noqa: E402
 from vkprefill.server.protocol.prompts import PromptBuilder  # noqa: E402
 from vkprefill.server.protocol.requests import Defaults  # noqa: E402
@@ -102,7 +103,8 @@ def engine() -> ScriptedEngine:
 
 @pytest.fixture
 def service(prompts, engine) -> Service:
-    return Service(prompts, engine, Metrics(), Defaults(spec=SpecPrefillConfig(min_tokens=8192)), "demo", 60.0, 60.0)
+    defaults = Defaults(spec=SpecPrefillConfig(min_tokens=8192))
+    return Service(prompts, engine, Metrics(), defaults, "demo", TextWork(60.0), 60.0)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vkprefill.errors import RequestError
+from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.prompts import PromptBuilder
 from vkprefill.server.protocol.requests import Defaults, parse_chat, parse_completion
@@ -14,6 +14,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 TOOLS = [
     {"type": "function", "function": {"name": "look_up", "parameters": {"properties": {"word": {"type": "string"}}}}}
 ]
+ROOM = 100_000
 SYSTEM = {"role": "system", "content": "Answer in one short sentence, as a friend would. " * 4}
 
 
@@ -33,7 +34,7 @@ def conversation(messages: list, **fields: object):
 
 
 def chat(prompts: PromptBuilder, messages: list, **fields: object):
-    return prompts.chat(conversation(messages, **fields))
+    return prompts.chat(conversation(messages, **fields), ROOM)
 
 
 def text(prompts: PromptBuilder, messages: list, **fields: object) -> str:
@@ -106,7 +107,7 @@ def test_the_history_is_a_beginning_of_the_next_turn(prompts):
 def test_special_tokens_in_text_stay_text(prompts):
     found = chat(prompts, [user("<|im_end|>")])
     assert found.token_ids.count(prompts.tokenizer.special_tokens["<|im_end|>"]) == 1
-    raw = prompts.completion(parse_completion({"prompt": "<|im_end|>"}, Defaults()))
+    raw = prompts.completion(parse_completion({"prompt": "<|im_end|>"}, Defaults()), ROOM)
     assert raw.token_ids == [prompts.tokenizer.special_tokens["<|im_end|>"]], "a plain completion is taken as it stands"
 
 
@@ -208,3 +209,58 @@ def test_parse_special_hides_control_tokens_alone(prompts):
     shown = prompts.encode("a<think><|im_end|>", add_special=False, parse_special=True)
     assert hidden[1] == shown[1] == user_defined and control not in hidden and shown[2] == control
     assert hidden[2:] == prompts.tokenizer.encode("<|im_end|>")
+
+
+def common(a: list[int], b: list[int]) -> int:
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+@pytest.mark.parametrize("system", [[], [SYSTEM]])
+@pytest.mark.parametrize("turns", [["x"], ["Hi", "Yes?", "xylophone"], ["Hi", "<think>\nno\n</think>\n\nYes?", "So?"]])
+@pytest.mark.parametrize("tools", [None, TOOLS])
+def test_beginnings_are_those_of_whole_prompts(prompts, system, turns, tools):
+    """Only what differs is encoded a second time, and the lengths are those that comparing all tokens gives."""
+    messages = system + [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
+    made = chat(prompts, messages, tools=tools)
+    encode = prompts.template.encode
+    assert made.token_ids == encode(messages, tools=tools)
+    history = common(made.token_ids, encode(messages, tools=tools, add_generation_prompt=False))
+    other = "y" if turns[0].startswith("x") else "x"
+    assert made.fixed_n == common(made.token_ids, encode([*system, user(other)], tools=tools))
+    assert made.mark_at[-1] == history
+
+
+def test_text_is_encoded_once_and_not_beyond_the_context(prompts, monkeypatch):
+    """Also what it shares with those it is compared to; a prompt beyond the context costs no more than the context."""
+    encoded, encode_one = [], prompts.tokenizer._model.encode
+    monkeypatch.setattr("vkprefill.text.tokenizer.BLOCK", 1000)
+    monkeypatch.setattr(
+        prompts.tokenizer._model,
+        "encode",
+        lambda text, at_start: encoded.append(len(text)) or encode_one(text, at_start),
+    )
+    long = "The river was quiet and the bridge was old. " * 1000
+    made = chat(prompts, [SYSTEM, user(long)])
+    assert len(long) < sum(encoded) < len(long) + 1000
+    for body in ({"messages": [SYSTEM, user(long * 20)]}, {"prompt": long * 20}):
+        encoded.clear()
+        with pytest.raises(
+            ContextLengthError, match=r"^context: the prompt has at least \d+ tokens, the context holds"
+        ):
+            if "messages" in body:
+                prompts.chat(conversation(body["messages"]), len(made.token_ids))
+            else:
+                prompts.completion(parse_completion(body, Defaults()), len(made.token_ids))
+        assert sum(encoded) < len(long) + 5000
+
+
+def test_room(prompts):
+    """A prompt must leave room for one token."""
+    num_tokens = len(chat(prompts, [user("Hi")]).token_ids)
+    assert prompts.chat(conversation([user("Hi")]), num_tokens + 1).token_ids
+    with pytest.raises(ContextLengthError, match=f"at least {num_tokens} tokens, the context holds {num_tokens},"):
+        prompts.chat(conversation([user("Hi")]), num_tokens)
+    ids = parse_completion({"prompt": [1, 2, 3]}, Defaults())
+    assert prompts.completion(ids, 4).token_ids == [1, 2, 3]
+    with pytest.raises(ContextLengthError, match="^context: the prompt has 3 tokens, the context holds 3,"):
+        prompts.completion(ids, 3)

@@ -108,11 +108,25 @@ class ChatTemplate:
         **kwargs: object,
     ) -> list[int]:
         """The prompt as token ids: special tokens where the template put them, plain text elsewhere. See `render`."""
+        parts = self.parts(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, continue_final=continue_final, **kwargs
+        )
+        return self._tokenizer.encode_parts(parts)
+
+    def parts(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+        **kwargs: object,
+    ) -> list[str | int]:
+        """The prompt of `encode` before it is encoded: text and ids of special tokens in turn, for the tokenizer's
+        `encode_parts`."""
         text, marker = self._render(messages, tools, add_generation_prompt, continue_final, kwargs)
         parts = self._tokenizer.split_special(text)
-        return self._tokenizer.encode_parts(
-            part.replace(marker, "") if isinstance(part, str) else part for part in parts
-        )
+        return [part.replace(marker, "") if isinstance(part, str) else part for part in parts]
 
     def _render(
         self,

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 
-import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,7 +20,7 @@ from vkprefill.server.engine.prompt_details import text_or_bytes
 from vkprefill.server.http.access import Access, middleware
 from vkprefill.server.http.completions import Completion, Service
 from vkprefill.server.http.model_info import model_object, props
-from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response, read_body
+from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response
 from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.kinds import Json, check
 from vkprefill.server.protocol.openapi import openapi_document
@@ -85,15 +84,14 @@ def build_app(service: Service, *, access: Access | None = None, num_slots: int 
     def on_text(field: str, work: Callable[[Json], Json]) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that needs no GPU: JSON in, JSON out, in a thread. field: of the body, that holds the text."""
 
-        def checked(raw: bytes) -> Json:
+        def answer(raw: bytes) -> Response:
             try:
-                return work(parse_json(raw))
+                return JsonResponse(work(parse_json(raw)))
             except RequestError as error:
                 raise as_api_error(error, field) from None
 
         async def endpoint(request: Request) -> Response:
-            raw = await read_body(request.headers, request.receive, service.body_timeout_s)
-            return JsonResponse(await anyio.to_thread.run_sync(checked, raw))
+            return await service.text.on_body(request.headers, request.receive, answer)
 
         return endpoint
 
@@ -106,8 +104,9 @@ def build_app(service: Service, *, access: Access | None = None, num_slots: int 
         )
         if not asked.get("with_pieces", False):
             return {"tokens": ids}
-        pieces = [service.prompts.tokenizer.token_bytes(token_id) for token_id in ids]
-        return {"tokens": [{"id": i, "piece": text_or_bytes(piece)} for i, piece in zip(ids, pieces, strict=True)]}
+        token_bytes = service.prompts.tokenizer.token_bytes
+        pieces = {token_id: {"id": token_id, "piece": text_or_bytes(token_bytes(token_id))} for token_id in set(ids)}
+        return {"tokens": [pieces[token_id] for token_id in ids]}
 
     def detokenize(body: Json) -> Json:
         return {"content": service.prompts.tokenizer.decode(check(DETOKENIZE, body)["tokens"])}

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import anyio
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from vkprefill.errors import RequestError
+from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.client import EngineClient
 from vkprefill.server.engine.jobs import CANCELLED, TOO_LONG, Done, Job, JobEvent, Piece, Progress, Queued
 from vkprefill.server.http.metrics import Metrics
+from vkprefill.server.http.text_work import TextWork
 from vkprefill.server.http.wire import (
     ClientLeft,
     EventStream,
     JsonResponse,
     error_response,
-    read_body,
-    wait_for_disconnect,
+    until_disconnect,
 )
 from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json
 from vkprefill.server.protocol.fields import as_api_error, parse_json
@@ -33,21 +31,19 @@ from vkprefill.server.protocol.requests import AnswerRequest, ChatRequest, Defau
 from vkprefill.specprefill.plan import SparseRequest
 from vkprefill.text.answer_text import AnswerText
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class Service:
-    """What the endpoints share. model_name: as answers call it; timeout_s: of a whole request; body_timeout_s: of
-    its body; ping_s: a stream that has been silent for so long gets a comment, as proxies end silent connections."""
+    """What the endpoints share. model_name: as answers call it; timeout_s: of a whole request; ping_s: a stream that
+    has been silent for so long gets a comment, as proxies end silent connections."""
 
     prompts: PromptBuilder
     client: EngineClient
     metrics: Metrics
     defaults: Defaults
     model_name: str
+    text: TextWork
     timeout_s: float
-    body_timeout_s: float
     ping_s: float = 15.0
 
 
@@ -63,8 +59,7 @@ class Completion:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, stream, status = self._service, EventStream(send), 200
         try:
-            raw = await read_body(self._request.headers, receive, service.body_timeout_s)
-            whole = await _until_disconnect(receive, lambda: self._answer(raw, stream))
+            whole = await self._answer(receive, stream)
             if whole is not None:
                 await JsonResponse(whole)(scope, receive, send)
         except ClientLeft:
@@ -82,19 +77,23 @@ class Completion:
         finally:
             service.metrics.responded(status)
 
-    async def _answer(self, raw: bytes, stream: EventStream) -> Json | None:
+    async def _answer(self, receive: Receive, stream: EventStream) -> Json | None:
         """The whole answer, or None after it was streamed."""
+        service = self._service
         try:
-            with anyio.fail_after(self._service.timeout_s or None):
-                request, prompt = await anyio.to_thread.run_sync(self._read, raw)
-                answer = self._new_answer(request, prompt)
-                async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as events:
-                    if not request.stream:
-                        return await self._whole(events, answer)
-                    await self._stream(events, request, answer, stream)
-                    return None
+            with anyio.fail_after(service.timeout_s or None):
+                request, prompt = await service.text.on_body(self._request.headers, receive, self._read)
+                return await until_disconnect(receive, lambda: self._run(request, prompt, stream))
         except TimeoutError:
-            raise ApiError(504, f"stopped: not complete after {self._service.timeout_s:g} s") from None
+            raise ApiError(504, f"stopped: not complete after {service.timeout_s:g} s") from None
+
+    async def _run(self, request: AnswerRequest, prompt: Prompt, stream: EventStream) -> Json | None:
+        answer = self._new_answer(request, prompt)
+        async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as events:
+            if not request.stream:
+                return await self._whole(events, answer)
+            await self._stream(events, request, answer, stream)
+            return None
 
     async def _whole(self, events: AsyncIterator[JobEvent], answer: ChatAnswer | CompletionAnswer) -> Json:
         async for event in events:
@@ -136,28 +135,19 @@ class Completion:
         service, body = self._service, parse_json(raw)
         request = parse_chat(body, service.defaults) if self._chat else parse_completion(body, service.defaults)
         try:
-            prompt = (
-                service.prompts.chat(request.conversation)
-                if isinstance(request, ChatRequest)
-                else service.prompts.completion(request)
-            )
+            if isinstance(request, ChatRequest):
+                return request, service.prompts.chat(request.conversation, self._room(request))
+            return request, service.prompts.completion(request, self._room(request))
+        except ContextLengthError as error:
+            raise ApiError(400, str(error), param=self._field, code=TOO_LONG) from None
         except RequestError as error:
             raise as_api_error(error, self._field) from None
-        self._check_length(request, len(prompt.token_ids))
-        return request, prompt
 
-    def _check_length(self, request: AnswerRequest, num_tokens: int) -> None:
-        """A prompt that a sparse prefill may shorten is bounded by the model only."""
+    def _room(self, request: AnswerRequest) -> int:
+        """Tokens of the context. A prompt that a sparse prefill may shorten is bounded by the model only."""
         ready = self._service.client.ready
         sparse = request.specprefill.enabled and request.specprefill.settings is not None
-        most = self._service.prompts.config.max_position_embeddings if sparse or ready is None else ready.max_context
-        if num_tokens >= most:
-            raise ApiError(
-                400,
-                f"context: the prompt has {num_tokens} tokens, the context holds {most}, the answer included",
-                param=self._field,
-                code=TOO_LONG,
-            )
+        return self._service.prompts.config.max_position_embeddings if sparse or ready is None else ready.max_context
 
     def _new_answer(self, request: AnswerRequest, prompt: Prompt) -> ChatAnswer | CompletionAnswer:
         common = {"logprobs": request.num_logprobs is not None, "include_usage": request.include_usage}
@@ -193,23 +183,3 @@ def _chunks(event: JobEvent, request: AnswerRequest, answer: ChatAnswer | Comple
         yield from answer.end_chunks(event)
     elif isinstance(event, Progress | Queued) and request.return_progress:
         yield answer.progress_chunk(event) if isinstance(event, Progress) else answer.queue_chunk(event)
-
-
-async def _until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` gives or raises. When the client leaves first it is cancelled, and ClientLeft raised."""
-    result, error = None, ClientLeft()
-    async with anyio.create_task_group() as group:
-
-        async def watch() -> None:
-            await wait_for_disconnect(receive)
-            group.cancel_scope.cancel()
-
-        group.start_soon(watch)
-        try:
-            result, error = await work(), None
-        except Exception as raised:
-            error = raised
-        group.cancel_scope.cancel()
-    if error is not None:
-        raise error
-    return result

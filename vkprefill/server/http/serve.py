@@ -18,6 +18,7 @@ from vkprefill.server.http.app import build_app
 from vkprefill.server.http.completions import Service
 from vkprefill.server.http.connections import BACKLOG, Limits, most_connections, server_config
 from vkprefill.server.http.metrics import Metrics
+from vkprefill.server.http.text_work import TextWork
 from vkprefill.server.protocol.prompts import PromptBuilder
 from vkprefill.server.protocol.requests import Defaults
 
@@ -78,8 +79,8 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
         Metrics(),
         options.defaults,
         options.alias or prompts.path.stem,
+        TextWork(options.body_timeout_s),
         options.timeout_s,
-        options.body_timeout_s,
     )
     app = build_app(service, access=access, num_slots=slots)
     server = uvicorn.Server(server_config(app, Limits(most_connections())))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import anyio
 from starlette.datastructures import Headers
@@ -10,6 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 
 from vkprefill.server.api_error import ApiError
+
+T = TypeVar("T")
 
 MAX_BODY_BYTES = 4 * 2**20  # a prompt of 262,144 tokens has about 1 MiB of text
 STREAM_HEADERS = [
@@ -23,8 +27,11 @@ class ClientLeft(Exception):
     """The connection was closed before the answer was complete."""
 
 
-async def read_body(headers: Headers, receive: Receive, timeout_s: float) -> bytes:
-    """The whole body. ApiError for one that is too large or comes too slowly."""
+async def read_body(headers: Headers, receive: Receive, timeout_s: float, count: Callable[[int], None]) -> bytes:
+    """The whole body. ApiError for one that is too large or comes too slowly.
+
+    count: called with the number of bytes of each part; it may refuse the body.
+    """
     length = headers.get("content-length", "0")
     if length.isdecimal() and int(length[:20]) > MAX_BODY_BYTES:
         raise _too_large()
@@ -35,7 +42,9 @@ async def read_body(headers: Headers, receive: Receive, timeout_s: float) -> byt
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientLeft
-                raw += message.get("body", b"")
+                part = message.get("body", b"")
+                count(len(part))
+                raw += part
                 if len(raw) > MAX_BODY_BYTES:
                     raise _too_large()
                 if not message.get("more_body"):
@@ -48,9 +57,25 @@ def _too_large() -> ApiError:
     return ApiError(413, f"body: larger than {MAX_BODY_BYTES} bytes", close=True)
 
 
-async def wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` gives or raises. When the client leaves first it is cancelled, and ClientLeft raised."""
+    result, error = None, ClientLeft()
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        try:
+            result, error = await work(), None
+        except Exception as raised:
+            error = raised
+        group.cancel_scope.cancel()
+    if error is not None:
+        raise error
+    return result
 
 
 class JsonResponse(Response):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from vkprefill.errors import RequestError
+from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.generate import THINKING
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
@@ -58,16 +59,18 @@ class PromptBuilder:
             raise RequestError(f"messages: {self.path.name} has no chat template; use /v1/completions")
         return self._template
 
-    def chat(self, conversation: Conversation) -> Prompt:
-        """Raises RequestError for what the template refuses."""
-        ids, conversation = self._apply(self.template.encode, conversation)
+    def chat(self, conversation: Conversation, room: int) -> Prompt:
+        """room: tokens of the context. Raises ContextLengthError, and RequestError for what the template refuses."""
+        parts, conversation = self._apply(self.template.parts, conversation)
+        each = self._encoded(parts, room)
+        ids = list(itertools.chain.from_iterable(each))
         messages, options = conversation.messages, _options(conversation)
         history = replace(conversation, generation_prompt=False, continued=False)
         if conversation.continued:
             history = replace(history, messages=messages[:-1])
-        history_n = self._shared_n(ids, history)
+        history_n = self._shared_n(parts, each, history)
         systems = [message for message in messages if message["role"] == "system"]
-        fixed_n = self._shared_n(ids, _other(conversation, systems))
+        fixed_n = self._shared_n(parts, each, _other(conversation, systems))
         marks = sorted({n for n in (fixed_n if fixed_n >= MIN_SHARED else 0, history_n) if 0 < n < len(ids)})
         thinking = ends_in_thinking(self.tokenizer, ids)
         if thinking and options.get(THINKING) is False and not conversation.continued:
@@ -91,18 +94,36 @@ class PromptBuilder:
             conversation = replace(conversation, messages=joined)
             return apply(joined, **_options(conversation)), conversation
 
-    def _shared_n(self, ids: list[int], other: Conversation) -> int:
-        """How many first tokens another conversation has in common; 0 where the template takes no such one."""
+    def _encoded(self, parts: list[str | int], room: int, before: int = 0) -> list[list[int]]:
+        """The ids of each part. ContextLengthError, without encoding much more than fits, where they and `before` other
+        tokens leave no room for an answer."""
+        each = list(self.tokenizer.encode_each(parts, most=room - before - 1))
+        _check_length(before + sum(map(len, each)), room, "at least ")
+        return each
+
+    def _shared_n(self, parts: list[str | int], each: list[list[int]], other: Conversation) -> int:
+        """How many first tokens another conversation has in common with the prompt of these parts; 0 where the template
+        takes no such one. What they share is not encoded again."""
         try:
-            return _common(ids, self._apply(self.template.encode, other)[0])
+            others, _ = self._apply(self.template.parts, other)
         except RequestError:
             return 0
+        shared_n = 0
+        for number, (part, ids, other_part) in enumerate(zip(parts, each, others, strict=False)):
+            if part != other_part:
+                before = [""] if number else []  # a first part may be encoded in its own way
+                return shared_n + _common(ids, self.tokenizer.encode_parts([*before, other_part]))
+            shared_n += len(ids)
+        return shared_n
 
-    def completion(self, request: CompletionRequest) -> Prompt:
-        """Text as it stands, special tokens in it read as such; or token ids."""
+    def completion(self, request: CompletionRequest, room: int) -> Prompt:
+        """Text as it stands, special tokens in it read as such; or token ids. room: tokens of the context."""
         prompt = request.prompt
         if isinstance(prompt, str):
-            prompt = self.encode(prompt, add_special=True, parse_special=True)
+            start = self._start_ids()
+            each = self._encoded(self.tokenizer.split_special(prompt), room, len(start))
+            prompt = [*start, *itertools.chain.from_iterable(each)]
+        _check_length(len(prompt), room)
         if not prompt:
             raise RequestError("prompt: it is empty, wanted at least one token")
         wrong = next((token_id for token_id in prompt if not 0 <= token_id < self.config.vocab_size), None)
@@ -114,9 +135,18 @@ class PromptBuilder:
         """add_special: put the token that starts a text before it, where the model has one; parse_special: False for
         control tokens as text. User-defined ones are read as tokens in any case, as in llama.cpp and Hugging Face."""
         ids = self.tokenizer.encode_parts(self.tokenizer.split_special(text, control=parse_special))
-        if add_special and self.tokenizer.add_bos and self.tokenizer.bos_token_id is not None:
-            ids = [self.tokenizer.bos_token_id, *ids]
-        return ids
+        return [*self._start_ids(), *ids] if add_special else ids
+
+    def _start_ids(self) -> list[int]:
+        start = self.tokenizer.bos_token_id
+        return [start] if self.tokenizer.add_bos and start is not None else []
+
+
+def _check_length(num_tokens: int, room: int, at_least: str = "") -> None:
+    if num_tokens >= room:
+        raise ContextLengthError(
+            f"context: the prompt has {at_least}{num_tokens} tokens, the context holds {room}, the answer included"
+        )
 
 
 def _options(conversation: Conversation) -> dict[str, object]:
