@@ -309,7 +309,7 @@ def test_more_queries_than_fit_take_more_runs(eight_layers, scorer_of, monkeypat
     scorer = scorer_of(eight_layers)
     for settings in ({"tail_queries": 70}, {"tail_queries": 150}, {"tail_queries": 4096, "score_layers": (3,)}, {}):
         config = SpecPrefillConfig(**settings)
-        check(scorer.score(token_ids, config, mark_at=120), *numpy_importance(eight_layers, token_ids, config))
+        check(scorer.score(token_ids, config, mark_at=[120]), *numpy_importance(eight_layers, token_ids, config))
         assert programs_of(scorer).most == (9 if settings else 1)
         assert programs_of(scorer)._rows.num_bytes <= score_programs.ROWS_BYTES
         assert scorer.score(token_ids[:140] + tokens(20), SpecPrefillConfig(tail_queries=12)).cached_n <= 148
@@ -323,6 +323,15 @@ def test_memory_of_a_large_request_is_given_back(eight_layers, scorer_of, monkey
     large = SpecPrefillConfig(tail_queries=32)
     check(scorer.score(token_ids, large), *numpy_importance(eight_layers, token_ids, large))
     assert device.allocated["scoring"] == usual and programs_of(scorer) is programs, "what is used as a rule stays"
+
+
+def test_windows_share_the_programs_of_a_large_request(eight_layers, scorer_of, monkeypatch):
+    """However little is kept between prompts."""
+    monkeypatch.setattr(score_programs, "KEPT_BYTES", 0)
+    made, scorer = [], scorer_of(eight_layers)
+    monkeypatch.setattr(score_programs, "ScorePrograms", lambda *args: made.append(args) or ScorePrograms(*args))
+    scorer.score(tokens(300), SpecPrefillConfig(window=64, lookahead=1))
+    assert len(made) == 1 and made[0][2] == 65 and eight_layers.device.allocated["scoring"] == 0
 
 
 def test_programs_of_few_kinds_are_kept(eight_layers, scorer_of):

@@ -11,6 +11,7 @@ import vkprefill
 from tests.model.conftest import BUILT_IN
 from vkprefill import SamplingConfig, Session, SpecPrefillConfig
 from vkprefill.specprefill import guards
+from vkprefill.specprefill.score_programs import ScorePrograms
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.text.chat_template import ChatTemplate
 
@@ -265,7 +266,7 @@ def test_interrupts_at_any_time(new_session, monkeypatch):
 
     def in_lookahead(session: Session, turn: list[dict[str, str]]) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(session._speculative._scorer._programs, "total", StopAt(0))  # after the last of it
+            patch.setattr(ScorePrograms, "total", StopAt(0))  # after the last of it
             session.generate(turn, max_tokens=LIMIT, sampling=GREEDY)
 
     assert count.calls >= 4

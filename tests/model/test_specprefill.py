@@ -18,7 +18,7 @@ from vkprefill.engine.forward import ForwardPass
 from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.specprefill import calibration, guards, score_programs
 from vkprefill.specprefill.pipeline import MEMO_SIZE
-from vkprefill.specprefill.plan import RequestFacts, SpecPrefillReport
+from vkprefill.specprefill.plan import RequestFacts, SparseRequest, SpecPrefillReport
 from vkprefill.specprefill.scorer import Scorer, score_kind
 
 GREEDY = SamplingConfig(temperature=0.0)
@@ -238,6 +238,12 @@ def test_options_that_would_do_nothing(pair, prompt, options):
     with pytest.raises(vkprefill.RequestError, match=rf"found option {next(iter(options))}, wanted some of enabled"):
         pair.prefill(prompt, **options)
     assert len(pair.target.runner.pool.free_pages) == pages
+
+
+def test_fields_beside_a_request_are_not_lost(pair, prompt):
+    asked = SparseRequest(kept_ranges=[[0, 10]])
+    assert pair.plan(prompt, asked, enabled=False).report.status == guards.DISABLED
+    assert pair.plan(prompt, asked, kept_ranges=[[0, 20]]).report.kept_ranges == [[0, 20], [299, 300]]
 
 
 @pytest.mark.parametrize("spoilt", [True, False, np.True_])
@@ -526,6 +532,9 @@ def test_what_others_kept_is_not_expected(pair, prompt, meters, cache_home, no_m
         for _ in range(9):
             pair.plan(prompt, config=replace(SPARSE, **other))
         assert pair.plan(prompt, config=config).report.status == guards.ACTIVE
+    for _ in range(9):
+        pair.plan(prompt, config=replace(config, break_even=False), fixed_n=298)
+    assert pair.plan(prompt, config=config).report.status == guards.ACTIVE
 
 
 def test_calibration_is_measured_once_and_stored(pair, prompt, meters, cache_home, monkeypatch):

@@ -12,6 +12,7 @@ from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill.calibration import has_speed, speed_of
 from vkprefill.specprefill.pipeline import check_pair
+from vkprefill.specprefill.score_programs import KEPT_BYTES
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.profiles import LARGEST
 
@@ -22,12 +23,14 @@ DRAFT_CONTEXT = 32768
 def draft_room(
     path: str | os.PathLike[str], spec: SpecPrefillConfig, wanted: int | None, kv_type: str, prefill_chunk: int | None
 ) -> tuple[int, int]:
-    """(context to load a draft with, bytes that it will take at most). wanted: tokens of a prompt (None: not known)."""
+    """(context to load a draft with, bytes that it will take at most, with what stays of scoring). wanted: tokens of a
+    prompt (None: not known).
+    """
     file = open_gguf(path)
     config = ModelConfig.from_gguf(file)
     context = spec.draft_context or min(config.max_position_embeddings, (wanted or DRAFT_CONTEXT) + spec.lookahead)
     sizes = Sizes(config, LARGEST, context, kv_type, prefill_chunk or LARGEST.prefill_chunk)
-    return context, memory_bill(file, sizes).total
+    return context, memory_bill(file, sizes).total + KEPT_BYTES
 
 
 def prepare_pair(model: Model, draft: Model, spec: SpecPrefillConfig, notice: Callable[[Model], None]) -> None:

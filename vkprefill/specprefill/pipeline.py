@@ -130,10 +130,10 @@ class SpecPrefill:
     ) -> Plan:
         """Decide what the target runs of a prompt whose first cached_n tokens it has.
 
-        mark_at, fresh: as for score; fields: of a SparseRequest, where `asked` is not given. Raises RequestError for
-        bad kept_ranges; with on_error "error" also what the scorer raises.
+        mark_at, fresh: as for score; fields: of a SparseRequest, in place of those of `asked`. Raises RequestError for
+        what is no prompt and for bad kept_ranges; with on_error "error" also what the scorer raises.
         """
-        asked, token_ids = asked or SparseRequest.of(**fields), self._checked(token_ids, cached_n, "cached_n")
+        asked, token_ids = (asked or SparseRequest()).having(fields), self._checked(token_ids, cached_n, "cached_n")
         config = asked.config or self.config
         num_tokens, new = len(token_ids), len(token_ids) - cached_n
         report = SpecPrefillReport(guards.DISABLED, "switched off", num_tokens, cached_n, settings=config.as_dict())
@@ -143,12 +143,11 @@ class SpecPrefill:
         if asked.kept_ranges is not None:
             return plan_as_given(dense, asked, config, self.target.tokenizer, token_ids)
         try:
-            if skipped := self._guard(token_ids, new, config, asked.facts, report):
+            settings = asked.protecting(config)
+            if skipped := self._guard(token_ids, settings, asked.facts, report):
                 report.status, report.reason = skipped
                 return finish_plan(dense, dense.kept, None)
-            scored = self.score(
-                token_ids, asked.protecting(config), first=cached_n, mark_at=mark_at, fresh=fresh, progress=progress
-            )
+            scored = self.score(token_ids, settings, first=cached_n, mark_at=mark_at, fresh=fresh, progress=progress)
         except VkPrefillError as error:
             if config.on_error == "error" or self.target.device.lost:
                 raise
@@ -157,7 +156,7 @@ class SpecPrefill:
             return finish_plan(dense, dense.kept, None)
         report.score_ms, report.lookahead_ms, report.select_ms = scored.score_ms, scored.lookahead_ms, scored.select_ms
         dense.importance, dense.selection = scored.importance, scored.selection
-        self._shares.note(config, len(scored.kept) / new)
+        self._shares.note(settings, len(scored.kept) / new)
         return finish_plan(
             dense, scored.kept.astype(np.int64), f"the draft chose {len(scored.kept)} of {new} new tokens"
         )
@@ -177,7 +176,7 @@ class SpecPrefill:
         start = time.perf_counter()
         if cache is not None and len(cache):
             raise RequestError(f"cache: holds {len(cache)} tokens, wanted an empty one")
-        plan = self.plan(token_ids, SparseRequest.of(**fields), progress=progress)
+        plan = self.plan(token_ids, SparseRequest().having(fields), progress=progress)
         own = cache is None
         cache = self.target.new_cache() if cache is None else cache
         try:
@@ -210,14 +209,10 @@ class SpecPrefill:
         return ids
 
     def _guard(
-        self,
-        token_ids: Sequence[int],
-        new: int,
-        config: SpecPrefillConfig,
-        facts: RequestFacts,
-        report: SpecPrefillReport,
+        self, token_ids: Sequence[int], config: SpecPrefillConfig, facts: RequestFacts, report: SpecPrefillReport
     ) -> tuple[str, str] | None:
-        """(status, reason) of the first guard that applies."""
+        """(status, reason) of the first guard that applies. What the last one estimates goes into the report."""
+        new = report.prompt_n - report.cached_n
         if reason := tool_guard(config, facts, self.target.tokenizer, token_ids):
             return guards.SKIPPED_TOOL_GUARD, reason
         if reason := guards.min_tokens_guard(new, config.min_tokens):

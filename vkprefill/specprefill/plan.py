@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 
@@ -108,14 +108,13 @@ class SparseRequest:
         """The settings with the fixed beginning among what is always kept."""
         return replace(config, protect=(*config.protect, (0, self.fixed_n))) if self.fixed_n else config
 
-    @classmethod
-    def of(cls, **fields: object) -> SparseRequest:
+    def having(self, fields: Mapping[str, object]) -> SparseRequest:
         """With these fields. RequestError for another name: an option that would do nothing."""
-        names = cls.__dataclass_fields__
+        names = self.__dataclass_fields__
         for name in fields:
             if name not in names:
                 raise RequestError(f"speculative prefill: found option {name}, wanted some of {', '.join(names)}")
-        return cls(**fields)
+        return replace(self, **fields)
 
 
 def finish_plan(plan: Plan, kept: np.ndarray, reason: str | None) -> Plan:

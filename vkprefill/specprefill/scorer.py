@@ -62,13 +62,28 @@ class Scorer:
 
         mark_at: rising lengths of beginnings that later prompts may share: scoring can go on from there.
         """
-        with self.draft.runner.turn:
-            if config.window_size(self.draft.max_context):
-                return self._score_windows(token_ids, config, progress)
-            return self._score_whole(token_ids, config, mark_at, progress)
+        kind, lookahead = score_kind(config, self.draft), lookahead_steps(config, self.draft)
+        checked_layers(kind.layers, self.draft.config)
+        window = config.window_size(self.draft.max_context)
+        num_tokens = min(len(token_ids), window or len(token_ids))
+        if num_tokens + lookahead > self._prompts.cache.max_context:
+            raise RequestError(
+                f"draft context: {num_tokens} prompt and {lookahead} look-ahead tokens, the draft holds "
+                f"{self._prompts.cache.max_context}; use windows (window) or load it with more"
+            )
+        # look-ahead queries have scores for the tokens before them too, until their rows are cut
+        with self.draft.runner.turn, self._store.borrow(kind, num_tokens + lookahead) as programs:
+            if window:
+                return self._score_windows(token_ids, programs, lookahead, window, progress)
+            return self._score_whole(token_ids, programs, lookahead, mark_at, progress)
 
     def _score_windows(
-        self, token_ids: Sequence[int], config: SpecPrefillConfig, progress: PrefillProgress | None
+        self,
+        token_ids: Sequence[int],
+        programs: ScorePrograms,
+        lookahead: int,
+        window: int,
+        progress: PrefillProgress | None,
     ) -> Importance:
         """Overlapping windows, each with a fresh cache; every token takes its value from exactly one."""
         values = np.empty(len(token_ids), np.float32)
@@ -80,9 +95,9 @@ class Scorer:
             if progress:
                 progress(most, len(token_ids))
 
-        for start, end, score_start, score_end in windows(len(token_ids), config.window_size(self.draft.max_context)):
+        for start, end, score_start, score_end in windows(len(token_ids), window):
             self._prompts.reset()
-            part = self._score_whole(token_ids[start:end], config, (), between)
+            part = self._score_whole(token_ids[start:end], programs, lookahead, (), between)
             values[score_start:score_end] = part.values[score_start - start : score_end - start]
             steps, score_ms, lookahead_ms = part.num_steps, score_ms + part.score_ms, lookahead_ms + part.lookahead_ms
         self._prompts.reset()
@@ -91,38 +106,30 @@ class Scorer:
     def _score_whole(
         self,
         token_ids: Sequence[int],
-        config: SpecPrefillConfig,
+        programs: ScorePrograms,
+        lookahead: int,
         mark_at: Sequence[int],
         progress: PrefillProgress | None,
     ) -> Importance:
-        draft, num_tokens, lookahead = self.draft, len(token_ids), lookahead_steps(config, self.draft)
-        kind = score_kind(config, draft)
-        checked_layers(kind.layers, draft.config)
-        if num_tokens + lookahead > self._prompts.cache.max_context:
-            raise RequestError(
-                f"draft context: {num_tokens} prompt and {lookahead} look-ahead tokens, the draft holds "
-                f"{self._prompts.cache.max_context}; use windows (window) or load it with more"
-            )
-        # look-ahead queries have scores for the tokens before them too, until their rows are cut
-        with self._store.borrow(kind, num_tokens + lookahead) as programs:
-            if kind.last_layer != self._last_layer:  # the cache holds nothing of the layers after it
-                self._prompts.reset()
-                self._last_layer = kind.last_layer
-            start = time.perf_counter()
-            first_query = num_tokens - min(kind.queries, num_tokens)
-            cached = self._prompts.go_back(self._prompts.find(token_ids[: first_query + 1]))
-            programs.start(num_tokens)
-            token = self._prefill(token_ids, programs, first_query, mark_at, progress)
-            scored = time.perf_counter()
-            num_steps = num_tokens - first_query
-            for _ in range(lookahead):
-                if token in draft.tokenizer.eog_token_ids:
-                    break
-                token = self._look_ahead(token, programs)
-                num_steps += 1
-                if progress:
-                    progress(num_tokens, num_tokens)
-            values = self._finite(programs.total() / np.float32(num_steps))
+        kind, num_tokens = programs.kind, len(token_ids)
+        if kind.last_layer != self._last_layer:  # the cache holds nothing of the layers after it
+            self._prompts.reset()
+            self._last_layer = kind.last_layer
+        start = time.perf_counter()
+        first_query = num_tokens - min(kind.queries, num_tokens)
+        cached = self._prompts.go_back(self._prompts.find(token_ids[: first_query + 1]))
+        programs.start(num_tokens)
+        token = self._prefill(token_ids, programs, first_query, mark_at, progress)
+        scored = time.perf_counter()
+        num_steps = num_tokens - first_query
+        for _ in range(lookahead):
+            if token in self.draft.tokenizer.eog_token_ids:
+                break
+            token = self._look_ahead(token, programs)
+            num_steps += 1
+            if progress:
+                progress(num_tokens, num_tokens)
+        values = self._finite(programs.total() / np.float32(num_steps))
         return Importance(values, num_steps, cached, (scored - start) * 1e3, (time.perf_counter() - scored) * 1e3)
 
     def _prefill(
