@@ -93,6 +93,20 @@ def test_control_characters_of_an_answer_on_a_terminal(cli, gpu):
     assert visible(text).replace("\n", "\r\n") in shown and text.replace("\n", "\r\n") not in shown
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_where_measured_speeds_are_kept(cli, gpu, tmp_path, writable):
+    """The file is named only where it can be written."""
+    home = tmp_path if writable else "/dev/null"
+    outcome = cli("generate", "-p", DEMO[0]["user"], "-n", "1", env={"XDG_CACHE_HOME": str(home)})
+    measuring = [line for line in outcome.err.splitlines() if line.startswith("measuring the speed of ")]
+    assert outcome.code == 0 and len(measuring) == 2
+    place = tmp_path / "vkprefill" / "calibration.json"
+    assert place.exists() == writable
+    for line in measuring:
+        assert line.endswith(f" on this device, once (kept in {place})" if writable else " on this device")
+    assert ("/dev/null/vkprefill/calibration.json" in outcome.err) == (not writable), "a warning that it cannot"
+
+
 @pytest.mark.smoke
 def test_answer_of_the_built_in_model(cli, gpu):
     outcome = cli("generate", "-f", "-", "--no-specprefill", stdin=DEMO[0]["user"].encode())

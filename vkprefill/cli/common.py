@@ -21,7 +21,7 @@ from vkprefill.engine.sizes import KV_TYPES
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import GenerationPart
 from vkprefill.generation.sampling import SamplingConfig
-from vkprefill.specprefill.calibration import cache_file
+from vkprefill.specprefill.calibration import kept_in
 from vkprefill.specprefill.pair import draft_room, prepare_pair
 from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -231,16 +231,14 @@ def open_pair(
         with _loading("draft: ") as report:
             draft = load(path, model.device, context, kv_type(args), prefill_chunk=args.batch_size, progress=report)
         with draft:
-            prepare_pair(
-                model,
-                draft,
-                spec,
-                lambda one: notice(
-                    f"measuring the speed of {one.config.name} on this device, once "
-                    f"(kept in {cache_file() or 'no file'})"
-                ),
-            )
+            prepare_pair(model, draft, spec, _notice_measuring)
             yield model, draft, spec
+
+
+def _notice_measuring(model: Model) -> None:
+    path = kept_in()
+    once = f", once (kept in {path})" if path else ""
+    notice(f"measuring the speed of {model.config.name} on this device{once}")
 
 
 def draft_path(args: argparse.Namespace) -> Path | None:

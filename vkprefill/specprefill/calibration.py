@@ -43,6 +43,19 @@ def cache_file() -> Path | None:
     return base / "vkprefill" / "calibration.json"
 
 
+def kept_in() -> Path | None:
+    """The file that a measured speed will be kept in; None where it cannot be written."""
+    path = cache_file()
+    if path is None:
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path
+    except OSError:
+        return None
+
+
 def speed_of(model: Model, kind: Hashable = None, depth: float = 1.0) -> Speed:
     """The speed of a model: of this process if it has prefilled and decoded enough, else stored, else measured now and
     stored.
