@@ -72,6 +72,25 @@ def test_max_tokens(fields, most, found):
     assert parse_chat({"messages": HELLO, **fields}, Defaults(max_tokens=most)).max_tokens == found
 
 
+@pytest.mark.parametrize(
+    ("fields", "most", "found"),
+    [
+        ({}, None, 4096),
+        ({"max_tokens": None}, None, 4096),
+        ({}, 8, 8),
+        ({"max_tokens": 5}, None, 5),
+        ({"n_predict": 9999}, None, 9999),
+        ({"max_tokens": -1}, None, None),
+        ({"n_predict": -1}, 8, 8),
+        ({"max_tokens": -1, "n_predict": 6}, None, 6),
+    ],
+)
+def test_answers_without_a_limit_of_their_own(fields, most, found):
+    """A default, not a bound: who asks for more gets it, and -1 is to ask for all."""
+    defaults = Defaults(max_tokens=most, answer_tokens=4096)
+    assert parse_chat({"messages": HELLO, **fields}, defaults).max_tokens == found
+
+
 def test_sampling_over_the_servers_own():
     defaults = Defaults(sampling=SamplingConfig(temperature=0.5, seed=3))
     found = parse_chat({"messages": HELLO, "temperature": 0, "top_k": 4, "seed": -1}, defaults).sampling

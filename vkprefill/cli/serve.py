@@ -25,6 +25,7 @@ from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 KEY_VARIABLE = "VKPREFILL_API_KEY"
+ANSWER_TOKENS = 4096  # an answer that does not end by itself must not hold up all others for long
 MIN_TOKENS = 8192  # new to the cache, for speculative prefill: short prompts are answered exactly
 
 
@@ -99,9 +100,9 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         "-n",
         "--n-predict",
         type=int,
-        default=-1,
         metavar="N",
-        help="most tokens of an answer, whatever a request asks for; -1: no limit",
+        help="most tokens of an answer, whatever a request asks for; -1: no limit (default: what a request asks for, "
+        f"{ANSWER_TOKENS} where it has no limit of its own)",
     )
     parser.add_argument(
         "--chat-template-kwargs",
@@ -144,7 +145,13 @@ def run(args: argparse.Namespace) -> int:
         args.parallel,
         log_level=logging.INFO if args.verbose else logging.WARNING,
     )
-    defaults = Defaults(sampling_config(args), spec, max_tokens(args), template_kwargs(args))
+    defaults = Defaults(
+        sampling_config(args),
+        spec,
+        max_tokens=None if args.n_predict is None else max_tokens(args),
+        answer_tokens=ANSWER_TOKENS if args.n_predict is None else None,
+        template_kwargs=template_kwargs(args),
+    )
     options = ServerOptions(
         engine,
         defaults,

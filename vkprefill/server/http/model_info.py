@@ -43,7 +43,7 @@ def props(service: Service, num_slots: int, version: str) -> dict[str, object]:
 
     return {
         "default_generation_settings": {
-            "params": _params(sampling, defaults.max_tokens),
+            "params": _params(sampling, defaults.max_tokens or defaults.answer_tokens),
             "n_ctx": ready.max_context if ready else None,
         },
         "total_slots": num_slots,

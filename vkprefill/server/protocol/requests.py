@@ -74,12 +74,13 @@ class CompletionRequest(AnswerRequest):
 
 @dataclass(frozen=True)
 class Defaults:
-    """What requests that say nothing get. spec: None without a draft; max_tokens: also the most that any request
-    gets."""
+    """What requests that say nothing get. spec: None without a draft; max_tokens: of an answer, the most that any
+    request gets; answer_tokens: of one for which the request has no limit of its own."""
 
     sampling: SamplingConfig = SamplingConfig()
     spec: SpecPrefillConfig | None = None
     max_tokens: int | None = None
+    answer_tokens: int | None = None
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -149,7 +150,7 @@ def _template_kwargs(asked: Json, defaults: Defaults) -> Json:
 def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
     return {
         "sampling": _sampling(asked, defaults.sampling),
-        "max_tokens": _max_tokens(asked, defaults.max_tokens),
+        "max_tokens": _max_tokens(asked, defaults),
         "stop": _stop(asked),
         "stream": asked.get("stream", False),
         "include_usage": asked.get("stream_options", {}).get("include_usage", False),
@@ -169,12 +170,13 @@ def _sampling(asked: Json, base: SamplingConfig) -> SamplingConfig:
     return replace(base, **given)
 
 
-def _max_tokens(asked: Json, most: int | None) -> int | None:
+def _max_tokens(asked: Json, defaults: Defaults) -> int | None:
     """OpenAI's two names and llama.cpp's. -1: until the end of the answer or the context."""
-    for name in ("max_completion_tokens", "max_tokens", "n_predict"):
-        if asked.get(name, -1) > 0:
-            return min(asked[name], most or asked[name])
-    return most
+    given = [asked[name] for name in ("max_completion_tokens", "max_tokens", "n_predict") if name in asked]
+    if not given:
+        return defaults.max_tokens or defaults.answer_tokens
+    wanted = next((value for value in given if value > 0), None)
+    return min(filter(None, (wanted, defaults.max_tokens)), default=None)
 
 
 def _stop(asked: Json) -> tuple[str, ...]:

@@ -1,0 +1,48 @@
+"""The options of `vkprefill serve` -> what the server is started with."""
+
+import pytest
+
+from vkprefill.cli.main import main
+
+pytest.importorskip("uvicorn")
+
+from vkprefill.server.http.serve import ServerOptions  # noqa: E402
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """served(*arguments) -> the server's options; or the exit code where it is not started."""
+
+    def run(*arguments: str) -> ServerOptions | int:
+        found: list[ServerOptions] = []
+        monkeypatch.setattr("vkprefill.server.http.serve.serve", lambda options, notice: found.append(options) or 0)
+        code = main(["serve", *arguments])
+        return found[0] if found else code
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "most", "usual"),
+    [((), None, 4096), (("-n", "7"), 7, None), (("-n", "-1"), None, None), (("--n-predict", "9999"), 9999, None)],
+)
+def test_tokens_of_an_answer(served, arguments, most, usual):
+    defaults = served(*arguments).defaults
+    assert (defaults.max_tokens, defaults.answer_tokens) == (most, usual)
+
+
+def test_who_may_use_it(served, monkeypatch):
+    found = served("--allowed-host", "a", "--allowed-host", "b", "--cors-origin", "http://c", "--cors-origin", "*")
+    assert (found.host, found.allowed_hosts, found.cors_origins) == ("127.0.0.1", ["a", "b"], ["http://c", "*"])
+    assert found.api_key is None
+    monkeypatch.setenv("VKPREFILL_API_KEY", "of the environment")
+    assert served().api_key == "of the environment" and served("--api-key", "given").api_key == "given"
+    assert served("--api-key", "").api_key == "", "so that it is refused"
+
+
+def test_times(served, capsys):
+    found = served("--timeout", "1", "--body-timeout", "2", "--engine-timeout", "3", "--max-queue", "4")
+    assert (found.timeout_s, found.body_timeout_s, found.engine_timeout_s, found.max_waiting) == (1, 2, 3, 4)
+    assert served().engine_timeout_s == 600
+    assert served("--engine-timeout", "-1") == 1
+    assert "--engine-timeout: found -1.0, wanted at least 0" in capsys.readouterr().err
