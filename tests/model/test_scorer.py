@@ -343,6 +343,22 @@ def test_programs_of_few_kinds_are_kept(eight_layers, scorer_of):
     assert len(set(sizes[score_programs.KEPT_PROGRAMS - 1 :])) == 1, "flat"
 
 
+def test_kept_programs_go_when_memory_is_needed(eight_layers, scorer_of, monkeypatch):
+    """But not those in use."""
+    scorer, config, token_ids, device = scorer_of(eight_layers), SpecPrefillConfig(), tokens(90), eight_layers.device
+    want = scorer.score(token_ids, config).values
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "available_bytes", lambda self, *_: 0 if self.allocated["scoring"] else 1 << 20)
+        with scorer._store.borrow(score_kind(config, eight_layers), 90) as programs:
+            with pytest.raises(vkprefill.OutOfMemoryError, match="needed: needs"):
+                device.buffer("needed", (1 << 10,))
+            assert programs.total().shape == (90,)
+        device.buffer("needed", (1 << 10,)).free()
+    assert device.allocated["scoring"] == 0
+    scorer.reset()
+    assert np.array_equal(scorer.score(token_ids, config).values, want)
+
+
 def test_scorers_of_a_draft_share_programs(eight_layers, scorer_of):
     first, config, token_ids = scorer_of(eight_layers), SpecPrefillConfig(lookahead=2), tokens(100)
     want, taken = first.score(token_ids, config).values, eight_layers.device.allocated["scoring"]

@@ -118,9 +118,10 @@ class ProgramStore:
 
     def __init__(self, run: Runner) -> None:
         self._run = run
-        self._busy = False
+        self._in_use: ScoreKind | None = None
         self.programs: OrderedDict[ScoreKind, ScorePrograms] = OrderedDict()  # those used last at the end
         self.users: WeakSet[object] = WeakSet()
+        run.device.spare.add(self)
 
     @classmethod
     def of(cls, run: Runner) -> ProgramStore:
@@ -134,13 +135,13 @@ class ProgramStore:
         """Programs for a prompt with this many keys, recorded unless they are there. Afterwards those that were not
         used for long are given back, and where all take more than KEPT_BYTES, the largest.
         """
-        if self._busy:
+        if self._in_use:
             raise RequestError("scoring: begun while the draft scores another prompt")
-        self._busy = True
+        self._in_use = kind
         try:
             yield self._recorded(kind, num_keys)
         finally:
-            self._busy = False
+            self._in_use = None
             self._trim()
 
     def _recorded(self, kind: ScoreKind, num_keys: int) -> ScorePrograms:
@@ -161,6 +162,12 @@ class ProgramStore:
         if programs := self.programs.pop(kind, None):
             programs.free()
 
+    def free_spare(self) -> None:
+        """The device needs memory: all but those in use go."""
+        for kind in list(self.programs):
+            if kind != self._in_use:
+                self._drop(kind)
+
     def leave(self, user: object, *, keep: bool) -> None:
         """A user is done; with the last one the programs go too, unless they are to be kept for one to come."""
         self.users.discard(user)
@@ -169,5 +176,5 @@ class ProgramStore:
 
     def close(self) -> None:
         """Free everything; a later use records anew."""
-        for kind in list(self.programs):
-            self._drop(kind)
+        self._in_use = None
+        self.free_spare()

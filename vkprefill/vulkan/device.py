@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
+from weakref import WeakSet
 
 import numpy as np
 
@@ -92,6 +94,12 @@ def _import_barrier() -> type | None:
     return Barrier
 
 
+class Spare(Protocol):
+    """Who keeps memory that it could do without."""
+
+    def free_spare(self) -> None: ...
+
+
 class Device:
     """One open Vulkan device. Use `Device.open`."""
 
@@ -110,6 +118,7 @@ class Device:
                 self._manager = self._kp.Manager(info.index)
         except RuntimeError as error:
             raise DeviceError(f"device {info.index} ({info.name}): cannot be opened: {error}") from None
+        self.spare: WeakSet[Spare] = WeakSet()  # asked to give back what it keeps for later when memory runs out
         self._staging: Buffer | None = None
         self._algorithms: dict[tuple, object] = {}
 
@@ -203,6 +212,10 @@ class Device:
 
     def _require(self, num_bytes: int, what: str, memory: str) -> None:
         available = self.available_bytes(memory)
+        if num_bytes > available and self.spare:
+            for keeper in list(self.spare):
+                keeper.free_spare()
+            available = self.available_bytes(memory)
         if num_bytes > available:
             of_which = "" if self.info.one_memory else f" of {WHOSE[memory]}"
             raise OutOfMemoryError(
