@@ -7,6 +7,8 @@ import json
 import math
 import random
 import sysconfig
+import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from tools import qwen_vocab
 from vkprefill.errors import GGUFError, RequestError, UnsupportedModelError
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.tokenizer import Tokenizer
-from vkprefill.text.vocabulary import SPLIT_PATTERNS
+from vkprefill.text.vocabulary import SPLIT_PATTERNS, Vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -49,6 +51,9 @@ TEXTS = [
     "<|im_start|>user\n<|im_end|> <think> </think> <|endoftext|>",
     "a" * 500,
 ]
+
+
+composed = tokenizers.normalizers.NFC().normalize_str  # Unicode's form NFC, by Hugging Face's code
 
 
 def tiny_metadata(**changes: object) -> dict[str, object]:
@@ -88,25 +93,52 @@ def reference() -> tiktoken.Encoding:
 
 @pytest.mark.parametrize("case", LLAMA_CPP_CASES, ids=lambda case: repr(case["text"])[:24])
 def test_ids_of_llama_cpp(tiny, case):
-    assert tiny.encode(case["text"], special=True) == case["ids"]
+    """llama.cpp takes text as it is. Qwen's own tokenizer, and ours, compose it first: other ids for one case."""
+    as_it_is = Tokenizer(replace(Vocabulary.from_metadata(tiny_metadata()), composed=False))
+    assert as_it_is.encode(case["text"], special=True) == case["ids"]
+    assert tiny.encode(case["text"], special=True) == as_it_is.encode(composed(case["text"]), special=True)
     assert tiny.decode(case["ids"]) == case["text"]
+
+
+@pytest.mark.parametrize(
+    ("decomposed", "text"),
+    [
+        ("Vie\u0302\u0323t", "Vi\u1ec7t"),
+        ("Tie\u0302\u0301ng Vie\u0323\u0302t", "Ti\u1ebfng Vi\u1ec7t"),
+        ("\u1112\u1161\u11ab", "\ud55c"),
+        ("\u212b \u2126", "\u00c5 \u03a9"),
+        ("\u0915\u093c \u0958", "\u0915\u093c \u0915\u093c"),
+    ],
+)
+def test_text_is_composed_as_by_qwens_own_tokenizer(qwen, reference, decomposed, text):
+    assert unicodedata.normalize("NFC", decomposed) == composed(decomposed) == text
+    assert qwen.encode(decomposed) == qwen.encode(text) == reference.encode_ordinary(text)
+    assert qwen.decode(qwen.encode(decomposed)) == text
+    assert qwen.decode(reference.encode_ordinary(decomposed)) == decomposed, "what tokens stand for is not changed"
+
+
+def test_composing_makes_no_special_token_and_needs_none(qwen):
+    text = "<|im_end|>e\u0301<think>"
+    assert qwen.encode(text, special=True) == [248046, *qwen.encode("\u00e9"), 248068]
+    assert not set(qwen.encode(text)) & set(qwen.special_tokens.values())
+    assert qwen.decode(qwen.encode(text)) == composed(text)
 
 
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: repr(text)[:24])
 def test_round_trip(tiny, qwen, text, special):
     for tokenizer in (tiny, qwen):
-        assert tokenizer.decode(tokenizer.encode(text, special=special)) == text
+        assert tokenizer.decode(tokenizer.encode(text, special=special)) == composed(text)
 
 
 def test_every_character_round_trips(tiny):
     text = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)[::7]
-    assert tiny.decode(tiny.encode(text)) == text
+    assert tiny.decode(tiny.encode(text)) == composed(text)
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: repr(text)[:24])
 def test_ids_of_tiktoken(qwen, reference, text):
-    assert qwen.encode(text) == reference.encode_ordinary(text)
+    assert qwen.encode(text) == reference.encode_ordinary(composed(text))
 
 
 def test_ids_of_tiktoken_on_source_files(qwen, reference):
@@ -144,7 +176,7 @@ def test_ids_of_tiktoken_on_random_text(qwen, reference):
     ]
     for _ in range(300):
         text = "".join(random.choice(kinds, size=30))
-        assert qwen.encode(text) == reference.encode_ordinary(text)
+        assert qwen.encode(text) == reference.encode_ordinary(composed(text))
 
 
 def test_qwen_special_tokens(qwen):
@@ -158,9 +190,11 @@ def test_qwen_special_tokens(qwen):
 
 
 def test_qwen2_keeps_marks_apart(tiny):
+    """A mark that no composed character stands for."""
     qwen2 = Tokenizer.from_metadata(tiny_metadata(pre="qwen2"))
-    assert tiny.encode("e\u0301") == [264]
-    assert qwen2.encode("e\u0301") == [101, 263]
+    assert [len(t._model._bpe.pre_tokenizer.pre_tokenize_str("x\u0301")) for t in (tiny, qwen2)] == [1, 2]
+    as_it_is = [Tokenizer(replace(t._vocabulary, composed=False)) for t in (tiny, qwen2)]
+    assert [t.encode("e\u0301") for t in as_it_is] == [[264], [101, 263]]
 
 
 # ---- special tokens
@@ -226,7 +260,7 @@ def test_stream_gives_whole_characters(tiny, qwen, text):
         decoder = tokenizer.stream_decoder()
         token_ids = tokenizer.encode(text)
         pieces = [decoder.push(token_id) for token_id in token_ids]
-        assert "".join(pieces) == text
+        assert "".join(pieces) == composed(text)
         assert decoder.finish() == ""
         so_far = b""
         for token_id, piece in zip(token_ids, pieces, strict=True):  # as soon as the bytes are there

@@ -99,7 +99,8 @@ class Tokenizer:
         return self._token_bytes(token_id, special=True)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """Token ids of `text`.
+        """Token ids of `text`. Qwen's vocabularies have it in Unicode's composed form: `decode` gives that back, so "e"
+        and a combining accent come back as one character.
 
         Args:
             text: any text that can be written as UTF-8.
@@ -242,7 +243,8 @@ BYTE_OF = {character: byte for byte, character in enumerate(_printable_bytes())}
 
 
 class _ByteLevelBPE:
-    """Text without special tokens -> ids: split by the pattern, then byte pairs are merged, lowest rank first."""
+    """Text without special tokens -> ids: composed (NFC), split by the pattern, then byte pairs are merged, lowest rank
+    first."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokens = vocabulary.tokens
@@ -251,6 +253,8 @@ class _ByteLevelBPE:
             if character not in token_ids:
                 raise GGUFError(f"{PREFIX}tokens: no token for byte 0x{byte:02X} ({character})")
         self._bpe = tokenizers.Tokenizer(tokenizers.models.BPE(token_ids, vocabulary.merges))
+        if vocabulary.composed:
+            self._bpe.normalizer = tokenizers.normalizers.NFC()
         pattern = tokenizers.Regex(vocabulary.split_pattern)
         self._bpe.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
             [

@@ -36,13 +36,15 @@ class Vocabulary:
     """The tokens of a model and how text is cut into them.
 
     `tokens[id]` is the text as stored: GPT-2's printable characters for byte-level BPE ("gpt2"), pieces with U+2581 for
-    spaces for SentencePiece ("llama"). `merges` (lowest rank first) belong to the former, `scores` to the latter.
+    spaces for SentencePiece ("llama"). composed: text is brought into Unicode's form NFC first, as Qwen's own tokenizer
+    does, with which the models were trained. `merges` (lowest rank first) belong to the former, `scores` to the latter.
     """
 
     model: str
     tokens: list[str]
     token_types: list[int]
     split_pattern: str
+    composed: bool
     merges: list[tuple[str, str]]
     scores: list[float]
     bos_token_id: int | None
@@ -81,6 +83,7 @@ class Vocabulary:
             tokens=tokens,
             token_types=token_types,
             split_pattern=split_pattern,
+            composed=is_bpe,
             merges=_merges(metadata, tokens) if is_bpe else [],
             scores=[] if is_bpe else _scores(metadata, len(tokens)),
             bos_token_id=ids["bos_token_id"],
