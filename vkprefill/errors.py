@@ -40,4 +40,10 @@ class RequestError(VkPrefillError):
 
 
 class ContextLengthError(RequestError):
-    pass
+    @classmethod
+    def of_prompt(cls, num_tokens: int | str, max_context: int) -> "ContextLengthError":
+        """For a prompt, or what is kept of it, that leaves no room for a token of the answer. num_tokens: how many, or
+        words for it."""
+        return cls(
+            f"context: the prompt needs {num_tokens} tokens, the context holds {max_context}, the answer included"
+        )

@@ -330,6 +330,8 @@ SETTINGS = [
     (("--chat-template-kwargs", "{"), "--chat-template-kwargs: not JSON"),
     (("--chat-template-kwargs", "[" * 10000), "--chat-template-kwargs: not JSON"),
     (("--chat-template-kwargs", "[1]"), "--chat-template-kwargs: found list, wanted a JSON object"),
+    (("--chat-template-kwargs", '{"enable_thinking": "off"}'), "variable 'enable_thinking': found off, wanted true or"),
+    (("--chat-template-kwargs", '{"x": NaN}'), "--chat-template-kwargs: not JSON: NaN"),
     (("--chat-template-kwargs", '{"messages": 5}'), "variable 'messages': cannot be set here"),
     (("--raw", "-sys", "x"), "--raw: there is no chat template"),
     (("-sys", b"a\xff"), r"command line: byte 0xFF in 'a\\udcff' is not UTF-8, the terminal's encoding"),

@@ -89,7 +89,10 @@ def test_interrupted_turn(session, monkeypatch, when):
 
 def test_conversation_longer_than_the_context(built_in):
     session = Session(built_in, max_context=64)
-    with pytest.raises(vkprefill.RequestError, match=r"the conversation has \d+ tokens, the context 64"):
+    with pytest.raises(
+        vkprefill.RequestError,
+        match=r"^context: the prompt needs \d+ tokens, the context holds 64, the answer included$",
+    ):
         session.generate([{"role": "user", "content": FIRST["user"]}])
     assert session.generate([{"role": "user", "content": "Hello"}], max_tokens=2, sampling=GREEDY).timings.cache_n == 0
     session.close()

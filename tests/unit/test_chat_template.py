@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from vkprefill.errors import RequestError
+from vkprefill.generation.generate import template_variables
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
@@ -85,6 +86,23 @@ def test_default_and_explicit_generation_prompt_agree(qwen):
 )  # fmt: skip
 def test_environment(tokenizer, source, text):
     assert render(tokenizer, source, extra={"x": 5}) == text
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.0, "true", "True", False, 0, "false", "False"])
+def test_the_switch_of_thinking_is_a_bool_for_the_template(qwen, value):
+    variables = template_variables({"enable_thinking": value})
+    on = value in (True, "true", "True")
+    assert variables == {"enable_thinking": on} and variables["enable_thinking"] is on
+    assert qwen.render(HELLO, **variables).endswith("<think>\n" if on else "</think>\n\n")
+
+
+@pytest.mark.parametrize("value", ["off", "", 2, [], {}, [True]])
+def test_what_is_no_switch_is_refused(value):
+    with pytest.raises(
+        RequestError, match="^chat template variable 'enable_thinking': found .*, wanted true or false$"
+    ):
+        template_variables({"enable_thinking": value})
+    assert template_variables({"enable_thinking": None, "other": value}) == {"enable_thinking": None, "other": value}
 
 
 # ---- special tokens in content

@@ -245,7 +245,7 @@ def test_text_is_encoded_once_and_not_beyond_the_context(prompts, monkeypatch):
     for body in ({"messages": [SYSTEM, user(long * 20)]}, {"prompt": long * 20}):
         encoded.clear()
         with pytest.raises(
-            ContextLengthError, match=r"^context: the prompt has at least \d+ tokens, the context holds"
+            ContextLengthError, match=r"^context: the prompt needs at least \d+ tokens, the context holds"
         ):
             if "messages" in body:
                 prompts.chat(conversation(body["messages"]), len(made.token_ids))
@@ -262,5 +262,5 @@ def test_room(prompts):
         prompts.chat(conversation([user("Hi")]), num_tokens)
     ids = parse_completion({"prompt": [1, 2, 3]}, Defaults())
     assert prompts.completion(ids, 4).token_ids == [1, 2, 3]
-    with pytest.raises(ContextLengthError, match="^context: the prompt has 3 tokens, the context holds 3,"):
+    with pytest.raises(ContextLengthError, match="^context: the prompt needs 3 tokens, the context holds 3,"):
         prompts.completion(ids, 3)

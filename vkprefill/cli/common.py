@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,12 +18,13 @@ from vkprefill.engine.model import Model, load
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.sizes import KV_TYPES
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import GenerationPart
+from vkprefill.generation.generate import GenerationPart, template_variables
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.calibration import kept_in
 from vkprefill.specprefill.pair import draft_room, prepare_pair
 from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.text.strict_json import loads
 
 DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
 TEMPLATE_TOKENS = 1024  # what a chat template may add to a prompt
@@ -145,12 +145,12 @@ def template_kwargs(args: argparse.Namespace) -> dict[str, object]:
     if args.chat_template_kwargs is None:
         return {}
     try:
-        value = json.loads(args.chat_template_kwargs)
+        value = loads(args.chat_template_kwargs)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"--chat-template-kwargs: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise RequestError(f"--chat-template-kwargs: found {type(value).__name__}, wanted a JSON object")
-    return value
+    return template_variables(value)
 
 
 def demo_path(name: str) -> Path:

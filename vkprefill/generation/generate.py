@@ -264,10 +264,7 @@ def stream_tokens(
     timings.specprefill = report.status
     room = cache.max_context - len(cache) - len(plan.kept)
     if room < 1:
-        raise ContextLengthError(
-            f"context: the prompt needs {len(cache) + len(plan.kept)} tokens, the context holds {cache.max_context}; "
-            "at least one more is needed for the answer"
-        )
+        raise ContextLengthError.of_prompt(len(cache) + len(plan.kept), cache.max_context)
     limit = min(room + 1, options.max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
     run_ids = np.asarray(token_ids)[plan.kept]

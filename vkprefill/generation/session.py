@@ -105,9 +105,7 @@ class Session:
         asked = self._resolved(options.sparse)
         options = replace(options.resolve(model, ids), sparse=asked)
         if len(ids) >= self.cache.max_context and (self._speculative is None or not asked.enabled):
-            raise ContextLengthError(
-                f"context: the conversation has {len(ids)} tokens, the context {self.cache.max_context}"
-            )
+            raise ContextLengthError.of_prompt(len(ids), self.cache.max_context)
         reused = self._prompts.go_back(self.find(ids, options))
         places = mark_places(ids, options.mark_at, reused, model.tokenizer)
         plan = self._plan(ids, options, reused, places, hooks)

@@ -144,9 +144,7 @@ class PromptBuilder:
 
 def _check_length(num_tokens: int, room: int, at_least: str = "") -> None:
     if num_tokens >= room:
-        raise ContextLengthError(
-            f"context: the prompt has {at_least}{num_tokens} tokens, the context holds {room}, the answer included"
-        )
+        raise ContextLengthError.of_prompt(f"{at_least}{num_tokens}", room)
 
 
 def _options(conversation: Conversation) -> dict[str, object]:
