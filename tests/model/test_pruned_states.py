@@ -31,7 +31,7 @@ def draft():
 @pytest.fixture(params=[True, False], ids=["with a draft", "alone"])
 def slots(request, built_in):
     chosen = request.getfixturevalue("draft") if request.param else None
-    made = Slots(built_in, chosen, PLAIN if chosen else None, 4)
+    made = Slots(built_in, chosen, PLAIN if chosen else None)
     yield made
     made.close()
 
@@ -141,7 +141,7 @@ def test_cache_prompt_off(slots, built_in):
 
 def test_a_scored_prompt_again(built_in, draft):
     """With the same settings: the same choice, from the cache. With others: not from that state."""
-    slots = Slots(built_in, draft, SPARSE, 4)
+    slots = Slots(built_in, draft, SPARSE)
     talk, asked = Talk(slots, built_in, SAMPLE["user"]), SparseRequest(config=SPARSE)
     first, again = talk.ask(asked), talk.ask(asked)
     assert first.specprefill.status == guards.ACTIVE and again.token_ids == first.token_ids

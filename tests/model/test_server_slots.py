@@ -20,7 +20,7 @@ def small(load_model):
 @pytest.fixture
 def slots(small):
     before = small.device.allocated.total(), len(small.runner.pool.free_pages)
-    made = Slots(small, None, None, 3)
+    made = Slots(small, None, None)
     yield made
     made.close()
     assert (
@@ -53,7 +53,7 @@ def test_memory_goes_to_those_that_need_it(slots, small):
     slots.close()
     for prompt in prompts:
         want.append(alone(small, prompt))
-    again = Slots(small, None, None, 3)
+    again = Slots(small, None, None)
     try:
         for prompt, tokens in zip(prompts, want, strict=True):
             assert answer(again, prompt, (399,)) == (tokens, 0)

@@ -56,6 +56,9 @@ class Slots:
     def choose(self, token_ids: object, options: AnswerOptions) -> Session:
         return self.session
 
+    def figures(self) -> dict[str, int]:
+        return {"conversations": 1}
+
     def forget(self, session: Session) -> None:
         session.reset()
 

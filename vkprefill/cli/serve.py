@@ -66,9 +66,17 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         "-np",
         "--parallel",
         type=int,
-        default=4,
         metavar="N",
-        help="conversations whose cache is kept; they share the context (default: 4)",
+        help="conversations that are remembered at most; they share the context (default: as many as memory holds)",
+    )
+    group.add_argument(
+        "-cram",
+        "--cache-ram",
+        type=int,
+        default=8192,
+        metavar="MIB",
+        help="memory of the host for the states of idle conversations, at most half of what is free; -1: no other "
+        "bound (default: 8192)",
     )
     group.add_argument(
         "--max-queue",
@@ -116,9 +124,10 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    leasts = {"port": 0, "parallel": 1, "max_queue": 1, "timeout": 0, "body_timeout": 0.1, "engine_timeout": 0}
+    leasts = {"port": 0, "parallel": 1, "cache_ram": -1, "max_queue": 1}
+    leasts |= {"timeout": 0, "body_timeout": 0.1, "engine_timeout": 0}
     for name, least in leasts.items():
-        if not getattr(args, name) >= least:
+        if getattr(args, name) is not None and not getattr(args, name) >= least:
             raise RequestError(f"--{name.replace('_', '-')}: found {getattr(args, name)}, wanted at least {least}")
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise RequestError(f"serve: {missing[0]} is not installed; run: pip install 'vkprefill[server]'")
@@ -143,6 +152,7 @@ def run(args: argparse.Namespace) -> int:
         kv_type(args),
         args.batch_size,
         args.parallel,
+        args.cache_ram,
         log_level=logging.INFO if args.verbose else logging.WARNING,
     )
     defaults = Defaults(

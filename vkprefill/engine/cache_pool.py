@@ -74,6 +74,11 @@ class CachePool:
         used = {page for cache in self.caches for page in cache.pages}
         return [page for page in range(self.num_slots // PAGE) if page not in used]
 
+    @property
+    def page_bytes(self) -> int:
+        """Of the keys and values of all layers."""
+        return 2 * len(self.kv) * self._page_words * 4
+
     def buffers(self) -> list[Buffer]:
         """Everything the pool has allocated."""
         return [

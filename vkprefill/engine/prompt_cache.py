@@ -46,14 +46,16 @@ def nothing_lacking(mark: Mark) -> bool:
 class PromptCache:
     """prompt: the tokens the cache stands for, those left out included; lacks: as for a Mark.
 
-    uses: prompts that it was good for; last_used: when, by the clock of whoever keeps several.
+    settled: tokens of the history, which the next turn will repeat; uses: prompts that it was good for; last_used:
+    when, by the clock of its store.
     """
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.prompt: list[int] = []
         self.lacks: object | None = None
-        self.uses = self.last_used = 0
+        self.uses = self.last_used = self.settled = 0
+        self.marked: Callable[[], None] = lambda: None  # called when a mark took memory
         self._marks: list[Mark] = []  # of rising length, each a beginning of the prompt
 
     @property
@@ -111,6 +113,7 @@ class PromptCache:
         self._marks.append(Mark(len(self.prompt), self.lacks, snapshot, self.cache))
         for mark in self._marks[:-MARKS_ON_DEVICE]:
             mark.snapshot.to_host()
+        self.marked()
         if len(self._marks) > MAX_MARKS:  # never the first, which other conversations may share, nor the last
             self._drop([min(self._marks[1:-1], key=self.gap)])
 
@@ -131,7 +134,7 @@ class PromptCache:
     def reset(self) -> None:
         self._drop(self._marks)
         self.cache.reset()
-        self.prompt, self.lacks, self.uses = [], None, 0
+        self.prompt, self.lacks, self.settled = [], None, 0
 
     def close(self) -> None:
         self._drop(self._marks)

@@ -31,7 +31,7 @@ class PrunedTurn:
     answer: list[int] = field(default_factory=list)
 
 
-def may_go_on(mark: Mark, asked: SparseRequest, token_ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+def may_go_on(asked: SparseRequest, token_ids: Sequence[int], tokenizer: Tokenizer, mark: Mark) -> bool:
     """Whether a prompt may use a mark that a PrunedTurn made."""
     turn = mark.lacks
     if not asked.enabled or not isinstance(turn, PrunedTurn):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -40,22 +41,29 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 class Session:
     """Several turns with one model, and a draft for speculative prefill if given. Close it to give its memory back.
 
-    draft: a model with the same vocabulary; spec: settings of speculative prefill; max_context: of the cache (None: all
-    the model has).
+    draft: a model with the same vocabulary (or a SpecPrefill of this model, which others may use too); spec: settings
+    of speculative prefill; max_context: of the cache (None: all the model has); prompts: a cache that the caller keeps.
     importance: float32 [T], of the last prompt's tokens; None where it was not scored.
     """
 
     def __init__(
         self,
         model: Model,
-        draft: Model | None = None,
+        draft: Model | SpecPrefill | None = None,
         spec: SpecPrefillConfig | None = None,
         *,
         max_context: int | None = None,
+        prompts: PromptCache | None = None,
     ) -> None:
         self.model = model
-        self._speculative = SpecPrefill(model, draft, spec) if draft is not None else None
-        self._prompts = PromptCache(model.new_cache(max_context))
+        self._owned: list[PromptCache | SpecPrefill] = []
+        if isinstance(draft, Model):
+            draft = SpecPrefill(model, draft, spec)
+            self._owned.append(draft)
+        if prompts is None:
+            prompts = PromptCache(model.new_cache(max_context))
+            self._owned.append(prompts)
+        self._speculative, self._prompts = draft, prompts
         self.importance: np.ndarray | None = None
 
     @property
@@ -133,6 +141,7 @@ class Session:
                 self._note(ids[len(self.prompt) :], len(plan.kept), turn)
                 self._note(self.cache.token_ids[rows:], len(self.cache) - rows, turn)
                 self._prompts.mark()
+                self._prompts.settled = turn.history_n
 
     def _resolved(self, asked: SparseRequest) -> SparseRequest:
         if asked.config is not None or self._speculative is None:
@@ -180,27 +189,18 @@ class Session:
 
     def find(self, ids: Sequence[int], options: AnswerOptions) -> Mark | None:
         """Where a prompt would go on from; None: from its beginning."""
-        asked = self._resolved(options.sparse)
         if not options.cache_prompt:
             return None
-        if self._speculative is None and asked.kept_ranges is None:
-            return self._prompts.find(ids)
-        return self._prompts.find(ids, lambda mark: may_go_on(mark, asked, ids, self.model.tokenizer))
-
-    def start_from(self, other: Session, mark: Mark) -> bool:
-        """Forget the conversation and begin at a mark of another session of the model, which keeps it; False, and
-        empty, without memory for it.
-        """
-        self.reset()
-        return self._prompts.start_from(other._prompts, mark)
+        may_use = partial(may_go_on, self._resolved(options.sparse), ids, self.model.tokenizer)
+        exact = self._speculative is None and options.sparse.kept_ranges is None
+        return self._prompts.find(ids) if exact else self._prompts.find(ids, may_use)
 
     def reset(self) -> None:
         """Forget the conversation; its memory goes back to the models' pools."""
         self._prompts.reset()
-        if self._speculative is not None:
+        if self._speculative in self._owned:
             self._speculative.reset()
 
     def close(self) -> None:
-        self._prompts.close()
-        if self._speculative is not None:
-            self._speculative.close()
+        for part in self._owned:
+            part.close()

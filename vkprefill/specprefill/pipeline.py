@@ -22,6 +22,7 @@ import numpy as np
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.capture import checked_layers
 from vkprefill.engine.model import Model
+from vkprefill.engine.prompt_store import PromptStore
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.token_input import checked_ids
 from vkprefill.errors import RequestError, VkPrefillError
@@ -65,14 +66,21 @@ class SpecPrefillResult:
 
 class SpecPrefill:
     """A target and a draft model with a common vocabulary. Keeps the draft's cache between prompts; close it to give
-    that back.
+    that back. conversations: of the draft, where several are to be kept.
     """
 
-    def __init__(self, target: Model, draft: Model, config: SpecPrefillConfig | None = None) -> None:
+    def __init__(
+        self,
+        target: Model,
+        draft: Model,
+        config: SpecPrefillConfig | None = None,
+        *,
+        conversations: PromptStore | None = None,
+    ) -> None:
         check_vocabularies(target, draft)
         self.target, self.draft = target, draft
         self.config = config or SpecPrefillConfig()
-        self._scorer = Scorer(draft)
+        self._scorer = Scorer(draft, conversations)
         self._memo: OrderedDict[bytes, Scored] = OrderedDict()
         self._shares = guards.KeptShares()
 
@@ -98,9 +106,7 @@ class SpecPrefill:
             self._memo.move_to_end(key)
             known = self._memo[key]
             return Scored(known.importance, known.selection, 0.0, 0.0, 0.0)
-        if fresh:
-            self._scorer.reset()
-        measured: Importance = self._scorer.score(token_ids, config, mark_at=mark_at, progress=progress)
+        measured: Importance = self._scorer.score(token_ids, config, mark_at=mark_at, fresh=fresh, progress=progress)
         start = time.perf_counter()
         values = boost(normalise(measured.values, config.normalize), config)
         ends = (

@@ -12,12 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from vkprefill.engine.capture import checked_layers
 from vkprefill.engine.model import Model
-from vkprefill.engine.prompt_cache import PromptCache
+from vkprefill.engine.prompt_cache import Mark, PromptCache
+from vkprefill.engine.prompt_store import PromptStore
 from vkprefill.engine.runner import Best, PrefillProgress
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind, ScorePrograms
@@ -40,14 +42,16 @@ class Importance:
 
 
 class Scorer:
-    """Scores prompts with a draft model. Keeps the draft's cache, so that a further turn runs only its new tokens."""
+    """Scores prompts with a draft model. Keeps the draft's cache, of the last prompt or of all that `conversations`
+    remembers, so that a further turn runs only its new tokens.
+    """
 
-    def __init__(self, draft: Model) -> None:
+    def __init__(self, draft: Model, conversations: PromptStore | None = None) -> None:
         self.draft = draft
-        self._prompts = PromptCache(draft.new_cache())
+        self._conversations = conversations
+        self._prompts = PromptCache(draft.new_cache())  # with conversations: the one in use
         self._store = ProgramStore.of(draft.runner)
         self._store.users.add(self)
-        self._last_layer: int | None = None  # that the cached tokens went through; None: all
 
     def score(
         self,
@@ -55,12 +59,14 @@ class Scorer:
         config: SpecPrefillConfig,
         *,
         mark_at: Sequence[int] = (),
+        fresh: bool = False,
         progress: PrefillProgress | None = None,
     ) -> Importance:
         """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context,
         VkPrefillError for NaN or infinity.
 
-        mark_at: rising lengths of beginnings that later prompts may share: scoring can go on from there.
+        mark_at: rising lengths of beginnings that later prompts may share: scoring can go on from there; fresh: take
+        nothing from earlier prompts.
         """
         kind, lookahead = score_kind(config, self.draft), lookahead_steps(config, self.draft)
         checked_layers(kind.layers, self.draft.config)
@@ -73,6 +79,7 @@ class Scorer:
             )
         # look-ahead queries have scores for the tokens before them too, until their rows are cut
         with self.draft.runner.turn, self._store.borrow(kind, num_tokens + lookahead) as programs:
+            self._choose(token_ids, kind, fresh=fresh or window > 0)
             if window:
                 return self._score_windows(token_ids, programs, lookahead, window, progress)
             return self._score_whole(token_ids, programs, lookahead, mark_at, progress)
@@ -112,12 +119,9 @@ class Scorer:
         progress: PrefillProgress | None,
     ) -> Importance:
         kind, num_tokens = programs.kind, len(token_ids)
-        if kind.last_layer != self._last_layer:  # the cache holds nothing of the layers after it
-            self._prompts.reset()
-            self._last_layer = kind.last_layer
         start = time.perf_counter()
         first_query = num_tokens - min(kind.queries, num_tokens)
-        cached = self._prompts.go_back(self._prompts.find(token_ids[: first_query + 1]))
+        cached = self._prompts.go_back(self._find(token_ids, kind, self._prompts))
         programs.start(num_tokens)
         token = self._prefill(token_ids, programs, first_query, mark_at, progress)
         scored = time.perf_counter()
@@ -166,10 +170,26 @@ class Scorer:
                 program_for=program,
             )
             run.meter.of(kind).prefilled(stop - begin, time.perf_counter() - began)
-            prompts.note(token_ids[begin:stop])
+            prompts.note(token_ids[begin:stop], _lacks(kind))
             if stop in marks:
                 prompts.mark()
+        prompts.settled = max((n for n in mark_at if n < num_tokens), default=num_tokens)
         return token
+
+    def _choose(self, token_ids: Sequence[int], kind: ScoreKind, *, fresh: bool) -> None:
+        """Which of the conversations is to be in use; fresh: one without content."""
+        if self._conversations is None:
+            if fresh:
+                self._prompts.reset()
+        elif fresh:
+            self._prompts = self._conversations.choose_empty()
+        else:
+            self._prompts = self._conversations.choose(partial(self._find, token_ids, kind))
+
+    def _find(self, token_ids: Sequence[int], kind: ScoreKind, prompts: PromptCache) -> Mark | None:
+        """Where the draft can go on from, so that all queries are still to be run."""
+        first_query = len(token_ids) - min(kind.queries, len(token_ids))
+        return prompts.find(token_ids[: first_query + 1], lambda mark: mark.lacks == _lacks(kind))
 
     def _best_token(self) -> int:
         return int(self.draft.runner.head_candidates(Best(1))[0][0])
@@ -191,7 +211,7 @@ class Scorer:
             raise
 
     def reset(self) -> None:
-        """Empty the draft's cache."""
+        """Empty the draft's cache, the one used last."""
         self._prompts.reset()
 
     def close(self, *, keep_programs: bool = False) -> None:
@@ -200,6 +220,11 @@ class Scorer:
         """
         self._prompts.close()
         self._store.leave(self, keep=keep_programs)
+
+
+def _lacks(kind: ScoreKind) -> str | None:
+    """What a cache lacks that these programs have run on."""
+    return None if kind.last_layer is None else f"layers after {kind.last_layer}"
 
 
 def score_kind(config: SpecPrefillConfig, draft: Model) -> ScoreKind:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from vkprefill.engine.model import Model, load
@@ -41,9 +42,10 @@ from vkprefill.server.engine.jobs import (
 )
 from vkprefill.server.engine.logprobs import LogprobSampler, logprob_entry
 from vkprefill.server.engine.prompt_details import prompt_details
-from vkprefill.server.engine.slots import Slots
+from vkprefill.server.engine.slots import CacheLimits, Slots
 from vkprefill.specprefill.pair import draft_room, prepare_pair
 from vkprefill.text.stop_strings import StopStrings
+from vkprefill.vulkan.device import free_ram_bytes
 
 log = logging.getLogger("vkprefill")
 
@@ -112,7 +114,9 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
         prepare_pair(
             model, draft, spec, lambda one: connection.send(Loading(f"measuring the speed of {one.config.name}"))
         )
-    slots = Slots(model, draft, options.spec, options.num_slots)
+    wanted = options.cache_ram * 2**20 if options.cache_ram >= 0 else sys.maxsize
+    limits = CacheLimits(min(wanted, free_ram_bytes() // 2), options.num_slots)
+    slots = Slots(model, draft, options.spec, limits)
     stack.callback(slots.close)
     log.info("prefill in chunks of %d tokens; kernels: %s", model.prefill_chunk, ", ".join(model.kernels()))
     connection.send(
@@ -148,15 +152,16 @@ class Engine:
                     os._exit(EXIT_DEVICE_LOST)  # nothing on a lost device can be freed in order
 
     def _run(self, job: Job) -> Done | Failed:
-        session = self._slots.choose(job.token_ids, job.options)
-        answer = _Answer(job, session, self._connection)
+        session = None
         try:
+            session = self._slots.choose(job.token_ids, job.options)
+            answer = _Answer(job, session, self._connection)
             try:
-                return answer.run()
+                return self._with_figures(answer.run())
             except OutOfMemoryError:
                 if answer.begun or self._model.device.lost or not self._slots.forget_others():
                     raise
-            return answer.run()
+            return self._with_figures(answer.run())
         except _Cancelled:
             return Failed(job.job_id, CANCELLED, "the client left, or the time limit was reached")
         except RequestError as error:
@@ -169,8 +174,12 @@ class Engine:
             raise
         except Exception:  # one request must not take the others down
             log.exception("job %d", job.job_id)
-            self._slots.forget(session)
+            if session is not None:
+                self._slots.forget(session)
             return Failed(job.job_id, 500, "internal error; the server's log has more")
+
+    def _with_figures(self, done: Done) -> Done:
+        return replace(done, cache=self._slots.figures())
 
 
 class _Answer:

@@ -12,7 +12,8 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What the engine loads. draft: None without one, then spec is not used; num_slots: conversations it remembers."""
+    """What the engine loads. draft: None without one, then spec is not used; num_slots: conversations it
+    remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them, -1: no bound."""
 
     model: Path
     draft: Path | None
@@ -21,7 +22,8 @@ class EngineOptions:
     max_context: int | None = None
     kv_type: str = "f16"
     prefill_chunk: int | None = None
-    num_slots: int = 4
+    num_slots: int | None = None
+    cache_ram: int = 8192
     log_level: int = logging.WARNING
 
 
@@ -114,7 +116,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Done:
-    """finish_reason: "stop" or "length"; timings, specprefill: as in answers; memory: device bytes by kind."""
+    """finish_reason: "stop" or "length"; timings, specprefill: as in answers; memory: device bytes by kind; cache: what
+    the prompt cache holds, by the names of StoreFigures."""
 
     job_id: int
     finish_reason: str
@@ -122,6 +125,7 @@ class Done:
     specprefill: dict[str, object]
     stop_text: str | None = None
     memory: dict[str, int] = field(default_factory=dict)
+    cache: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

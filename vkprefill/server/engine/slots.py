@@ -1,79 +1,79 @@
-"""The conversations that the engine remembers: which one a prompt goes on from, and which one makes room."""
+"""The conversations that the engine remembers, of the model and of its draft, each as a session."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
-from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.model import Model
-from vkprefill.engine.prompt_cache import preference
+from vkprefill.engine.prompt_cache import Mark, PromptCache
+from vkprefill.engine.prompt_store import PromptStore
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.generation.session import Session
+from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
-MIN_COPIED = 32  # tokens of a shared beginning that are worth a copy
+DEFAULT_CACHE_BYTES = 8192 * 2**20
+
+
+@dataclass(frozen=True)
+class CacheLimits:
+    """host_bytes: for the marks of both models; conversations: at most so many, None: as many as memory holds."""
+
+    host_bytes: int = DEFAULT_CACHE_BYTES
+    conversations: int | None = None
 
 
 class Slots:
-    """A few sessions that share the memory of the models. The least recently used one is forgotten when a new one
-    or its memory is needed."""
+    """Sessions that share the memory of the models, as many as it holds."""
 
-    def __init__(self, model: Model, draft: Model | None, spec: SpecPrefillConfig | None, num_slots: int) -> None:
-        self._sessions = [Session(model, draft, spec) for _ in range(num_slots)]  # least recently used first
-        self.has_draft = draft is not None
-        self._pools = [model.runner.pool, *([draft.runner.pool] if draft else [])]
-        for pool in self._pools:
-            pool.on_full = partial(self._make_room, pool)
+    def __init__(
+        self, model: Model, draft: Model | None, spec: SpecPrefillConfig | None, limits: CacheLimits = CacheLimits()
+    ) -> None:
+        self.model, self._sessions = model, dict[PromptCache, Session]()
+        models = [model, *([draft] if draft else [])]
+        sizes = [one.runner.pool.state.num_bytes for one in models]
+        self._stores = [
+            PromptStore(one.new_cache, one.runner.pool, limits.host_bytes * size // sum(sizes), limits.conversations)
+            for one, size in zip(models, sizes, strict=True)
+        ]
+        self._speculative = SpecPrefill(model, draft, spec, conversations=self._stores[1]) if draft else None
+
+    @property
+    def has_draft(self) -> bool:
+        return self._speculative is not None
 
     def choose(self, token_ids: Sequence[int], options: AnswerOptions) -> Session:
-        """The session to answer a prompt with; it counts as the most recently used from now on.
+        """The session to answer a prompt with: one that has most of it, or an empty one."""
 
-        That is the one with the longest beginning of the prompt, unless it would forget more than it saves: then the
-        least recently used one, with a copy of that beginning if another conversation shares it.
-        """
-        marks = {session: session.find(token_ids, options) for session in self._sessions}
-        found = [session for session in self._sessions if marks[session] is not None]
-        best = max(found, key=lambda session: preference(marks[session]), default=None)
-        saved = marks[best].length if best else 0
-        if best and saved >= len(best.prompt) - saved:
-            self._use(best)
-            return best
-        oldest = self._sessions[0]
-        if saved >= MIN_COPIED and best is not oldest:
-            self._use(best)  # so that its memory is the last to be taken
-            self._use(oldest)
-            oldest.start_from(best, marks[best])
-        else:
-            self._use(oldest)
-        return oldest
+        def find(prompts: PromptCache) -> Mark | None:
+            return self._session(prompts).find(token_ids, options)
 
-    def _use(self, session: Session) -> None:
-        self._sessions.remove(session)
-        self._sessions.append(session)
+        store = self._stores[0]
+        return self._session(store.choose(find) if options.cache_prompt else store.choose_empty())
+
+    def _session(self, prompts: PromptCache) -> Session:
+        if prompts not in self._sessions:
+            self._sessions[prompts] = Session(self.model, self._speculative, prompts=prompts)
+        return self._sessions[prompts]
 
     def forget(self, session: Session) -> None:
-        """Give its memory back; it is the first to be used again."""
+        """Give its memory back, and the draft's."""
         session.reset()
-        self._sessions.remove(session)
-        self._sessions.insert(0, session)
+        if self._speculative is not None:
+            self._speculative.reset()
 
     def forget_others(self) -> bool:
         """Give back the memory of all but the session in use; whether there was any."""
-        idle = [session for session in self._sessions[:-1] if session.prompt]
-        for session in idle:
-            session.reset()
-        return bool(idle)
+        return any([store.forget_others() for store in self._stores])
 
-    def _make_room(self, pool: CachePool, pages: int) -> None:
-        """Forget idle sessions, least recently used first, until this many pages are free."""
-        for session in self._sessions[:-1]:
-            if len(pool.free_pages) >= pages:
-                return
-            session.reset()
+    def figures(self) -> dict[str, int]:
+        """What is remembered, by the names of StoreFigures, for both models together."""
+        found = [store.figures().as_dict() for store in self._stores]
+        return {name: sum(one[name] for one in found) for name in found[0]}
 
     def close(self) -> None:
-        for pool in self._pools:
-            pool.on_full = None
-        for session in self._sessions:
-            session.close()
+        if self._speculative is not None:
+            self._speculative.close()
+        for store in self._stores:
+            store.close()

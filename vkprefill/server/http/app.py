@@ -38,7 +38,7 @@ PAGE_HEADERS = {
 NO_PAGE = b"vkprefill serves an OpenAI-compatible API at /v1; its description is at /openapi.json\n"
 
 
-def build_app(service: Service, *, access: Access | None = None, num_slots: int = 1) -> Starlette:
+def build_app(service: Service, *, access: Access | None = None) -> Starlette:
     """The application; its lifespan starts and stops the engine. access: None for anyone."""
     client = service.client
 
@@ -66,7 +66,7 @@ def build_app(service: Service, *, access: Access | None = None, num_slots: int 
         return JsonResponse(model_object(service))
 
     async def get_props(_: Request) -> Response:
-        return JsonResponse(props(service, num_slots, VERSION))
+        return JsonResponse(props(service, VERSION))
 
     async def metrics(_: Request) -> Response:
         text = service.metrics.text(running=client.running, waiting=client.waiting)

@@ -18,6 +18,7 @@ class Metrics:
         self._specprefill: Counter[str] = Counter({status: 0 for status in STATUSES})
         self._requests: Counter[int] = Counter()
         self._memory: dict[str, int] = {}
+        self._cache: dict[str, int] = {}  # after the last answer
         self._decoded = 0  # predicted tokens after the first of each answer: those that the decode time is of
 
     def answered(self, done: Done) -> None:
@@ -32,7 +33,7 @@ class Metrics:
         ) / 1e3
         self._totals["specprefill_skipped_tokens_total"] += report["prompt_n"] - report["cached_n"] - report["kept_n"]
         self._specprefill[report["status"]] += 1
-        self._memory = done.memory
+        self._memory, self._cache = done.memory, done.cache
         self._decoded += max(0, timings["predicted_n"] - 1)
 
     def responded(self, status: int) -> None:
@@ -71,6 +72,8 @@ class Metrics:
             "Memory on the device after the last answer.",
             _labelled("kind", self._memory),
         )
+        for name, (kind, help) in CACHE.items():
+            add(f"prompt_cache_{name}", kind, help, {"": self._cache.get(name.removesuffix("_total"), 0)})
         return "\n".join(lines) + "\n"
 
 
@@ -82,6 +85,14 @@ TOTALS = {
     "cached_tokens_total": "Prompt tokens that were in the cache.",
     "specprefill_score_seconds_total": "Time the draft took to score prompts and to choose.",
     "specprefill_skipped_tokens_total": "Prompt tokens that sparse prefills left out.",
+}
+CACHE = {  # figures of the prompt cache
+    "conversations": ("gauge", "Conversations that are remembered."),
+    "marks": ("gauge", "Points that prompts can go on from."),
+    "tokens": ("gauge", "Tokens that are remembered."),
+    "device_bytes": ("gauge", "Memory of that on the device."),
+    "host_bytes": ("gauge", "Memory of that on the host."),
+    "evictions_total": ("counter", "Conversations forgotten for want of memory."),
 }
 SPEEDS = {
     "prompt_tokens_seconds": "Average prefill speed since the start, tokens per second.",

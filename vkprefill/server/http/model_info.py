@@ -33,7 +33,7 @@ def model_object(service: Service) -> dict[str, object]:
     }
 
 
-def props(service: Service, num_slots: int, version: str) -> dict[str, object]:
+def props(service: Service, version: str) -> dict[str, object]:
     prompts, defaults, ready = service.prompts, service.defaults, service.client.ready
     sampling = defaults.sampling.resolve(prompts.metadata, thinking=False)
     tokenizer = prompts.tokenizer
@@ -46,7 +46,7 @@ def props(service: Service, num_slots: int, version: str) -> dict[str, object]:
             "params": _params(sampling, defaults.max_tokens or defaults.answer_tokens),
             "n_ctx": ready.max_context if ready else None,
         },
-        "total_slots": num_slots,
+        "total_slots": 1,
         "model_alias": service.model_name,
         "model_path": prompts.path.name,
         "chat_template": prompts.template_text,

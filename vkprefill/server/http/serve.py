@@ -55,11 +55,10 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
     access = access_for(
         host, allowed_hosts=options.allowed_hosts, cors_origins=options.cors_origins, api_key=options.api_key
     )
-    slots = options.engine.num_slots
 
     def ready(engine: Ready) -> None:
         notice(
-            f"ready: {prompts.config.name} on {engine.device}, context {engine.max_context} tokens for up to {slots} "
+            f"ready: {prompts.config.name} on {engine.device}, context {engine.max_context} tokens, shared by all "
             f"conversations; the file has {prompts.config.max_position_embeddings}"
         )
 
@@ -82,7 +81,7 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
         TextWork(options.body_timeout_s),
         options.timeout_s,
     )
-    app = build_app(service, access=access, num_slots=slots)
+    app = build_app(service, access=access)
     server = uvicorn.Server(server_config(app, Limits(most_connections())))
     if access.api_key is None and not is_loopback(host):
         notice("warning: no --api-key: whoever reaches this machine may use the server")
