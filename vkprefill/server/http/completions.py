@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
@@ -81,8 +82,12 @@ class Completion:
         """The whole answer, or None after it was streamed."""
         service = self._service
         try:
-            with anyio.fail_after(service.timeout_s or None):
-                request, prompt = await service.text.on_body(self._request.headers, receive, self._read)
+            with anyio.fail_after(None) as limit:  # a body has a limit of its own
+
+                def begin() -> None:
+                    limit.deadline = anyio.current_time() + (service.timeout_s or math.inf)
+
+                request, prompt = await service.text.on_body(self._request.headers, receive, self._read, begin)
                 return await until_disconnect(receive, lambda: self._run(request, prompt, stream))
         except TimeoutError:
             raise ApiError(504, f"stopped: not complete after {service.timeout_s:g} s") from None

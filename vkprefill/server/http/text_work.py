@@ -33,8 +33,15 @@ class TextWork:
         self._long = anyio.CapacityLimiter(1)
         self._bodies_bytes = 0
 
-    async def on_body(self, headers: Headers, receive: Receive, work: Callable[[bytes], T]) -> T:
-        """What work(body) gives or raises, in a thread. ApiError for a body that is not taken, ClientLeft."""
+    async def on_body(
+        self,
+        headers: Headers,
+        receive: Receive,
+        work: Callable[[bytes], T],
+        complete: Callable[[], None] = lambda: None,
+    ) -> T:
+        """What work(body) gives or raises, in a thread. complete: called when the body has come. ApiError for a body
+        that is not taken, ClientLeft."""
         counted = 0
 
         def count(num_bytes: int) -> None:
@@ -46,6 +53,7 @@ class TextWork:
 
         try:
             body = await read_body(headers, receive, self._body_timeout_s, count)
+            complete()
             return await until_disconnect(receive, lambda: self._run(work, body))
         finally:
             self._bodies_bytes -= counted

@@ -86,7 +86,7 @@ def _get(
     content = (
         {"text/plain": {"schema": {"type": "string"}}} if schema is None else {"application/json": {"schema": schema}}
     )
-    responses = {"200": {"description": "OK", "content": content}, **_errors(*errors, *((401,) if key else ()))}
+    responses = {"200": {"description": "OK", "content": content}, **_errors(*errors, 403, *((401,) if key else ()))}
     return {"summary": summary, "parameters": parameters or [], "responses": responses}
 
 
@@ -94,7 +94,7 @@ def _post(summary: str, body: Json, answer: Json, *, stream: bool = False) -> Js
     content = {"application/json": {"schema": answer}}
     if stream:
         content["text/event-stream"] = {}
-    errors = _errors(400, 401, 408, 413, 500, 503, 504) if stream else _errors(400, 401, 408, 413)
+    errors = _errors(400, 401, 403, 408, 413, 415, 503, *((500, 504) if stream else ()))
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
