@@ -2,156 +2,20 @@
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncIterator, Callable
-from dataclasses import fields, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 import pytest
 
-import vkprefill
-from vkprefill import SpecPrefillConfig
-
-httpx = pytest.importorskip("httpx")
-jsonschema_rs = pytest.importorskip("jsonschema_rs")
-pytest.importorskip("starlette")
-
-from vkprefill.server.api_error import ApiError  # noqa: E402
-from vkprefill.server.engine.jobs import Done, Job, Piece, Progress, Queued, Ready  # noqa: E402
-from vkprefill.server.http import app as app_module  # noqa: E402
-from vkprefill.server.http.access import Access  # noqa: E402
-from vkprefill.server.http.app import build_app  # noqa: E402
-from vkprefill.server.http.completions import Service  # noqa: E402
-from vkprefill.server.http.metrics import Metrics  # noqa: E402
-from vkprefill.server.http.text_work import TextWork  # noqa: E402
-from vkprefill.server.http.wire import MAX_BODY_BYTES  # noqa: E402
-from vkprefill.server.protocol.prompts import PromptBuilder  # noqa: E402
-from vkprefill.server.protocol.requests import Defaults  # noqa: E402
-from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION, DETOKENIZE, TOKENIZE  # noqa: E402
-
-BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
-HELLO = [{"role": "user", "content": "Hello"}]
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}}}]
-CALL = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
-REPORT = {
-    "status": "active",
-    "reason": "r",
-    "prompt_n": 10,
-    "cached_n": 4,
-    "cached_ranges": [[0, 4]],
-    "kept_n": 3,
-    "kept_ranges": [[4, 7]],
-    "settings": {},
-    "score_ms": 1.0,
-    "lookahead_ms": 1.0,
-    "select_ms": 1.0,
-    "sparse_prefill_ms": 1.0,
-    "ttft_ms": 2.0,
-    "dense_estimate_ms": None,
-}
-TIMINGS = {
-    "cache_n": 4,
-    "prompt_n": 3,
-    "prompt_ms": 1.0,
-    "prompt_per_token_ms": 0.3,
-    "prompt_per_second": 3000.0,
-    "predicted_n": 5,
-    "predicted_ms": 2.0,
-    "predicted_per_token_ms": 0.4,
-    "predicted_per_second": 2500.0,
-    "specprefill": "active",
-}
-
-
-class ScriptedEngine:
-    """Stands in for EngineClient: answers each job with the same pieces, or refuses it, or fails."""
-
-    def __init__(self) -> None:
-        self.ready: Ready | None = Ready("a device", 512, 64)
-        self.stage, self.lost, self.exit_code, self.waiting, self.running = "loading weights 40 %", False, None, 0, 0
-        self.pieces: list[str] = ["Hello", " there"]
-        self.error: ApiError | None = None
-        self.finish_reason = "stop"
-        self.jobs: list[Job] = []
-
-    def run(self, job: Job) -> AsyncIterator[object]:
-        self.jobs.append(job)
-        if self.error is not None and self.error.status != 500:
-            raise self.error
-        return self._events(job)
-
-    async def _events(self, job: Job) -> AsyncIterator[object]:
-        yield Progress(1, "score", 2, 6, 4, 0.5)
-        for index, piece in enumerate(self.pieces):
-            entry = {"id": index, "token": piece, "bytes": list(piece.encode()), "logprob": -0.5, "top_logprobs": []}
-            yield Piece(1, piece, () if job.num_logprobs is None else (entry,))
-        if self.error is not None:
-            raise self.error
-        yield Done(1, self.finish_reason, TIMINGS, REPORT, memory={"weights": 5})
-
-
-@pytest.fixture(scope="module")
-def prompts() -> PromptBuilder:
-    return PromptBuilder(BUILT_IN)
-
-
-@pytest.fixture
-def engine() -> ScriptedEngine:
-    return ScriptedEngine()
-
-
-@pytest.fixture
-def service(prompts, engine) -> Service:
-    defaults = Defaults(spec=SpecPrefillConfig(min_tokens=8192))
-    return Service(prompts, engine, Metrics(), defaults, "demo", TextWork(60.0), 60.0)
-
-
-@pytest.fixture
-def send(service):
-    """send(method, path, **httpx options) -> response, to an app made with `options`."""
-
-    def request(method: str, path: str, *, options: dict[str, object] | None = None, **kwargs: object):
-        async def exchange():
-            app = build_app(service, **(options or {}))
-            async with httpx.AsyncClient(
-                transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://test"
-            ) as client:
-                return await client.request(method, path, **kwargs)
-
-        return anyio.run(exchange)
-
-    return request
-
-
-def events(response) -> list[dict]:
-    """The JSON of a stream, which must end in [DONE]."""
-    assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
-    lines = [line for line in response.text.split("\n\n") if line]
-    assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
-    return [json.loads(line[6:]) for line in lines[:-1]]
-
-
-def joined(chunks: list[dict]) -> dict:
-    """The message and choice that the chunks of a chat add up to, with the fields of the last chunks."""
-    message: dict[str, object] = {"role": "assistant"}
-    found: dict[str, object] = {}
-    for chunk in chunks:
-        found |= {
-            key: chunk[key] for key in ("id", "model", "created", "timings", "specprefill", "usage") if key in chunk
-        }
-        for choice in chunk["choices"]:
-            for key in ("content", "reasoning_content"):
-                if choice["delta"].get(key):
-                    message[key] = message.get(key, "") + choice["delta"][key]
-            for call in choice["delta"].get("tool_calls", []):
-                calls = message.setdefault("tool_calls", [])
-                assert call.pop("index") == len(calls)
-                calls.append(call)
-            for entry in (choice.get("logprobs") or {}).get("content", []):
-                found.setdefault("logprobs", []).append(entry)
-            found["finish_reason"] = choice["finish_reason"] or found.get("finish_reason")
-    return {**found, "message": message}
+from tests.unit.scripted_server import BEGUN, CALL, HELLO, REPORT, TIMINGS, TOOLS, events, joined
+from vkprefill.server.api_error import ApiError
+from vkprefill.server.engine.jobs import Done, Piece, Progress, Queued
+from vkprefill.server.http import app as app_module
+from vkprefill.server.http.access import Access
+from vkprefill.server.http.app import build_app
+from vkprefill.server.http.completions import Service
+from vkprefill.server.http.wire import MAX_BODY_BYTES
 
 
 @pytest.mark.parametrize(
@@ -535,75 +399,6 @@ def test_page(send, monkeypatch, tmp_path):
         assert response.headers["x-content-type-options"] == "nosniff"
     for path in ("/../vkprefill/errors.py", "/%2e%2e/vkprefill/errors.py", "/web/app.js", "//etc/passwd"):
         assert send("GET", path).status_code == 404
-
-
-def test_openapi(send):
-    """The description names what the tables of the requests name, and each reference in it leads somewhere."""
-    document = send("GET", "/openapi.json").json()
-    assert document["openapi"].startswith("3.")
-    tables = {
-        "/v1/chat/completions": CHAT,
-        "/v1/completions": COMPLETION,
-        "/tokenize": TOKENIZE,
-        "/detokenize": DETOKENIZE,
-        "/apply-template": APPLY_TEMPLATE,
-    }
-    for path, table in tables.items():
-        schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        assert set(schema["properties"]) == set(table.fields) and schema["required"] == list(table.required)
-    schemas = document["components"]["schemas"]
-    assert set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document))) == set(schemas)
-    names = {setting.name for setting in fields(SpecPrefillConfig)}
-    assert set(schemas["SpecPrefill"]["anyOf"][1]["properties"]) == {*names, "kept_ranges"}
-
-
-BEGUN = [*HELLO, {"role": "assistant", "content": "I"}]
-BODIES = {
-    "/v1/chat/completions": [
-        {"messages": HELLO, "n": 1, "stop": "", "top_k": -1, "max_tokens": 5.0, "logit_bias": {}, "n_probs": 0},
-        {"messages": HELLO, "chat_template_kwargs": None, "top_logprobs": 0, "stream_options": None, "seed": -1},
-        {"messages": BEGUN, "continue_final_message": True, "reasoning_effort": "none", "enable_thinking": 0},
-        {"messages": [{"role": "tool", "content": None}, *HELLO], "tools": [], "tool_choice": "none"},
-        {"messages": HELLO, "response_format": {"type": "text"}, "specprefill": {"max_keep": 5.0, "protect": []}},
-        {"messages": HELLO, "n": 2},
-        {"messages": HELLO, "max_tokens": 0},
-        {"messages": HELLO, "max_tokens": 1.5},
-        {"messages": HELLO, "stop": ["x"] * 17},
-        {"messages": HELLO, "temperature": True},
-        {"messages": HELLO, "ignore_eos": True},
-        {"messages": HELLO, "reasoning_effort": "much"},
-        {"messages": HELLO, "specprefill": {"keep_ratio": 2}},
-        {"messages": HELLO, "specprefill_keep_pct": 0},
-        {"messages": [{"role": "user"}]},
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        {"messages": []},
-        {},
-    ],
-    "/v1/completions": [
-        {"prompt": "x"},
-        {"prompt": ["x"], "logprobs": False},
-        {"prompt": [[1, 2]], "logprobs": 2.0, "echo": False},
-        {"prompt": [1.0, 2], "suffix": None},
-        {"prompt": ["x", "y"]},
-        {"prompt": []},
-        {"prompt": [[]]},
-        {"prompt": [-1]},
-        {"prompt": None},
-        {"prompt": "x", "logprobs": True},
-    ],
-    "/tokenize": [{"content": "x", "with_pieces": None}, {"content": 5}, {"content": "x", "add_special": 1}],
-    "/detokenize": [{"tokens": [1.0]}, {"tokens": []}, {"tokens": ["x"]}, {"tokens": [-1]}],
-    "/apply-template": [{"messages": HELLO, "tools": None}, {"messages": HELLO, "tools": [{}]}],
-}
-
-
-@pytest.mark.parametrize(("path", "body"), [(path, body) for path, bodies in BODIES.items() for body in bodies])
-def test_what_the_description_allows_is_what_is_taken(send, path, body):
-    document = send("GET", "/openapi.json").json()
-    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    allowed = jsonschema_rs.Draft202012Validator({**schema, "components": document["components"]}).is_valid(body)
-    response = send("POST", path, json=body)
-    assert response.status_code == (200 if allowed else 400), response.text
 
 
 @pytest.mark.parametrize("stream", [False, True])
