@@ -57,6 +57,8 @@ class Cache:
     otherwise.
     """
 
+    closed = True  # until it is made
+
     def __init__(self, pool: CachePool, max_context: int) -> None:
         self.pool = pool
         self.max_context = max_context
@@ -65,11 +67,11 @@ class Cache:
         self.token_ids: list[int] = []
         self.positions: list[int] = []
         self.next_position = 0
-        self.closed = False
         self.broken = False  # a run on it was cut off: state and length disagree
         self._begun = 0, 0  # length and next position
         self._home: Buffer | None = None  # its state, while another cache's is the live one
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -137,8 +137,8 @@ class ProgramStore:
         """
         if self._in_use:
             raise RequestError("scoring: begun while the draft scores another prompt")
-        self._in_use = kind
         try:
+            self._in_use = kind
             yield self._recorded(kind, num_keys)
         finally:
             self._in_use = None
