@@ -1,4 +1,4 @@
-"""Text from outside as it may be shown: one line in messages, nothing that a terminal or a page would obey."""
+"""Text from outside, made safe to show: one line in messages, nothing that a terminal or a page would obey."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading a model and its first token in a process of its own, with an empty shader cache and with a filled one.
+"""Time to load a model and to its first token, in a process of its own, with an empty and with a filled shader cache.
 
 `measure_start` starts the child twice with the same, at first empty, folder for the driver's shader cache. The child,
 `python -m vkprefill.benchmark.start`, reads what to load from its argument as JSON and prints what it measured as JSON.

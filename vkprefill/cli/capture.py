@@ -1,4 +1,4 @@
-"""vkprefill capture: attention rows of a prompt, as a numpy file."""
+"""vkprefill capture: attention rows of a prompt, written to a numpy file."""
 
 from __future__ import annotations
 

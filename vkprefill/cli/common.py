@@ -1,4 +1,4 @@
-"""Options and manners that the subcommands share: the model, sampling, the prompt, progress on stderr."""
+"""What the subcommands share: options of the model, the draft and sampling, loading, notices and progress on stderr."""
 
 from __future__ import annotations
 

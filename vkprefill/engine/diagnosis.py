@@ -1,4 +1,4 @@
-"""Where NaN or infinity came from, once a result shows it: the first layer whose cache or state holds one."""
+"""Where a NaN or an infinity in a result came from: the first layer whose cache or state holds one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock that refuses in place of waiting: what is shared by two threads would give one the other's logits."""
+"""A lock that refuses instead of waiting: two threads in one model would get each other's logits."""
 
 from __future__ import annotations
 

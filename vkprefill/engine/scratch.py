@@ -1,4 +1,4 @@
-"""The buffers that a forward pass works in. Layers share them: each runs when the one before is done."""
+"""The buffers that a forward pass works in. Layers share them, since each runs after the one before has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to answer a prompt, and which of its tokens each of them runs.
+"""The methods that are compared: which of a prompt's tokens each of them runs.
 
 The controls keep exactly as many tokens as the draft's choice, its forced tokens among them: what is compared is where
 the rest lies.

@@ -1,4 +1,4 @@
-"""Runs tasks by each method and notes what came out."""
+"""Runs the tasks with each method and records the outcomes."""
 
 from __future__ import annotations
 

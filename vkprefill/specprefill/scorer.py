@@ -1,4 +1,4 @@
-"""The draft's say on which prompt tokens matter: importance from its softmax rows, reduced on the device.
+"""Which prompt tokens matter to the draft: importance from its softmax rows, reduced on the device.
 
 importance[t] = mean over steps (max over layers (max over heads (pool(row)[t])))   (Liu, Chen & Zhang 2025, arXiv
 2502.02789, section 3)

@@ -1,4 +1,4 @@
-"""JSON without what Python's own reader takes beside: NaN, Infinity, and numbers that become infinite."""
+"""JSON without the extensions of Python's reader: NaN, Infinity, and numbers that overflow to infinity."""
 
 from __future__ import annotations
 
