@@ -46,11 +46,11 @@ from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS, Layout
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
-from vkprefill.vulkan.allocation import Allocation, Ledger
+from vkprefill.vulkan.allocation import Allocation
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device, ask_for_waves_of_32
 from vkprefill.vulkan.probe import DeviceInfo, Heap
-from vkprefill.vulkan.profiles import AMD, profile_for
+from vkprefill.vulkan.profiles import AMD
 from vkprefill.vulkan.program import Program
 from vkprefill.vulkan.shaders import SPIRV, load_shader, manifest, pack_words
 
@@ -82,12 +82,13 @@ class _RecordingDevice(Device):
     """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing."""
 
     def __init__(self, seen: set[Key]) -> None:
-        self.info = DeviceInfo(
-            0, "recorder", "integrated", AMD, "", "1.3.0", HEAPS, 0, 1, 64, 32, 2**32 - 4, 1024, 65536, ()
+        self.seen = seen
+        super().__init__(
+            DeviceInfo(0, "recorder", "integrated", AMD, "", "1.3.0", HEAPS, 0, 1, 64, 32, 2**32 - 4, 1024, 65536, ())
         )
-        self.profile = profile_for(self.info)
-        self.lost, self.closed, self.seen = False, False, seen
-        self._ledger, self._algorithms, self._staging = Ledger(), {}, None
+
+    def _connect(self) -> None:
+        pass
 
     def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
         # Zeros take no memory of the system where they are not looked at.
@@ -142,7 +143,7 @@ class _RecordingProgram(Program):
 def load_recording(shape: str, type_of: Callable[[str], TensorType], kv_type: str, seen: set[Key]) -> Model:
     """A model of this shape on the recording device, its matrices of the types that type_of gives their names."""
     file = SimpleNamespace(
-        label=shape, path=shape, metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
+        label=shape, path=Path(shape), metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
     )
     replaced = {
         "open_gguf": lambda path: file,

@@ -11,10 +11,10 @@ from vkprefill.cli import devices as devices_command
 from vkprefill.engine.memory import LoadOptions, fit, memory_bill
 from vkprefill.errors import OutOfMemoryError
 from vkprefill.vulkan import device as device_module
-from vkprefill.vulkan.allocation import Allocation, Ledger
+from vkprefill.vulkan.allocation import Allocation
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.probe import DeviceInfo, Heap, _heap_of
-from vkprefill.vulkan.profiles import AMD, INTEL, NVIDIA, profile_for
+from vkprefill.vulkan.profiles import AMD, INTEL, NVIDIA
 
 GIB = 1 << 30
 
@@ -39,9 +39,8 @@ ONE_HEAP = gpu("integrated", INTEL, INTEL_TYPES, Heap(12 * GIB, True))
 class FakeDevice(Device):
     """Accounts as a real one does; kp is never called."""
 
-    def __init__(self, info: DeviceInfo) -> None:
-        self.info, self.profile = info, profile_for(info)
-        self._ledger, self.closed, self.owners = Ledger(), True, []
+    def _connect(self) -> None:
+        self.closed, self.owners = True, []
 
     def take(self, num_bytes: int, memory: str) -> None:
         self.owners.append(Allocation(self))

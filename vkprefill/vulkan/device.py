@@ -109,18 +109,22 @@ class Device:
         self.info = info
         self.profile: Profile = profile_for(info)
         self._ledger = Ledger()
+        self.spare: WeakSet[Spare] = WeakSet()  # asked to give back what it keeps for later when memory runs out
         self.lost = False
         self.closed = False
+        self._staging: Buffer | None = None
+        self._algorithms: dict[tuple, object] = {}
+        self._connect()
+
+    def _connect(self) -> None:
+        """All that needs the driver."""
         self._kp = _import_kp()
         self._barrier = _import_barrier()
         try:
-            with _environment_of_the_driver(info):
-                self._manager = self._kp.Manager(info.index)
+            with _environment_of_the_driver(self.info):
+                self._manager = self._kp.Manager(self.info.index)
         except RuntimeError as error:
-            raise DeviceError(f"device {info.index} ({info.name}): cannot be opened: {error}") from None
-        self.spare: WeakSet[Spare] = WeakSet()  # asked to give back what it keeps for later when memory runs out
-        self._staging: Buffer | None = None
-        self._algorithms: dict[tuple, object] = {}
+            raise DeviceError(f"device {self.info.index} ({self.info.name}): cannot be opened: {error}") from None
 
     @classmethod
     def open(cls, wanted: str | int | None = None) -> Device:
