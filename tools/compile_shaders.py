@@ -4,10 +4,10 @@
     python tools/compile_shaders.py            writes vkprefill/spirv/NAME.spv and manifest.json; only what changed is
     compiled
 
-Needs glslc or glslangValidator. A shader listed in VARIANTS is compiled once for each of its formats, as
-NAME_FORMAT.spv. The manifest holds, read from the preprocessed source, each shader's bindings (name, whether it reads
-and writes them), specialisation constants and push words, so that Python can name them and barriers can be derived from
-them.
+Needs glslc or glslangValidator. A shader listed in VARIANTS is compiled once for each variant: format of the weights or
+of the cache, with shuffles or without. The manifest holds, read from the preprocessed source, each shader's bindings
+(name, whether it reads and writes them), specialisation constants and push words, so that Python can name them and
+barriers can be derived from them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,29 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SHADERS, SPIRV = ROOT / "shaders", ROOT / "vkprefill" / "spirv"
 
-WEIGHTS = tuple(f"weight_{t}" for t in "f32 f16 bf16 q8_0 q4_1 q5_1 iq4_nl iq4_xs q4_k q5_k q6_k".split())
-KV = ("kv_f16", "kv_f32")
+# Suffix of the compiled shader's name -> what is defined for it.
+Variants = dict[str, tuple[str, ...]]
+
+
+def with_shuffles(variants: Variants) -> Variants:
+    """Each of them, and once more as the form for devices that pay for every lane of a load."""
+    return variants | {f"_shuffle{suffix}": (*defines, "SHUFFLE") for suffix, defines in variants.items()}
+
+
+ONE: Variants = {"": ()}
+WEIGHTS: Variants = {
+    f"_{t}": (f"WEIGHT_{t.upper()}",) for t in "f32 f16 bf16 q8_0 q4_1 q5_1 iq4_nl iq4_xs q4_k q5_k q6_k".split()
+}
+KV: Variants = {"_f16": ("KV_F16",), "_f32": ("KV_F32",)}
 VARIANTS = {
-    "matmul": WEIGHTS,
+    "matmul": with_shuffles(WEIGHTS),
     "matmul_hybrid": WEIGHTS,
-    "matmul_shuffle": WEIGHTS,
-    "matvec": WEIGHTS,
-    "matvec_shuffle": WEIGHTS,
+    "matvec": with_shuffles(WEIGHTS),
     "embedding": WEIGHTS,
     "kv_store": KV,
-    "attention": (*KV, "kv_shuffle_f16", "kv_shuffle_f32"),
+    "attention": with_shuffles(KV),
     "attention_scores": KV,
+    "delta_rule": with_shuffles(ONE),
 }
 
 
@@ -91,10 +102,10 @@ def reflect(text: str) -> dict:
     return {"bindings": [bindings[i] for i in range(len(bindings))], "constants": constants, "push": push}
 
 
-def build(source: Path, variant: str | None, known: dict) -> tuple[str, dict]:
+def build(source: Path, suffix: str, defines: tuple[str, ...], known: dict) -> tuple[str, dict]:
     """Compile one shader unless its preprocessed text is the one already compiled; returns its manifest entry."""
-    name = source.stem if variant is None else f"{source.stem}_{variant.split('_', 1)[1]}"
-    command = compiler() + ([] if variant is None else [f"-D{variant.upper()}"])
+    name = source.stem + suffix
+    command = compiler() + [f"-D{define}" for define in defines]
     text = run([*command, "-E", str(source)])
     digest = hashlib.sha256((" ".join(command[1:]) + text).encode()).hexdigest()
     target = SPIRV / f"{name}.spv"
@@ -113,9 +124,9 @@ def main() -> None:
     except (OSError, ValueError, KeyError):
         known = {}
     jobs = [
-        (source, variant)
+        (source, suffix, defines)
         for source in sorted(SHADERS.rglob("*.comp"))
-        for variant in VARIANTS.get(source.stem, (None,))
+        for suffix, defines in VARIANTS.get(source.stem, ONE).items()
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         shaders = dict(pool.map(lambda job: build(*job, known), jobs))

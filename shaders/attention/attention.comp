@@ -17,7 +17,7 @@
 // subgroup arithmetic, which would keep larger workgroups from waves of 32. Keys and values are multiplied as they are loaded: a mere
 // conversion from half precision goes into each multiply-add, of a kind that cannot issue in pairs.
 //
-// KV_SHUFFLE_*: for devices that pay for every lane of a load (see matmul_shuffle.comp). Of the queries and probabilities that all lanes
+// SHUFFLE: for devices that pay for every lane of a load (see matmul.comp). Of the queries and probabilities that all lanes
 // need, each lane loads those of its own rows, and shuffles hand them on. SUBGROUP is the device's subgroup size.
 //
 // Grid: (ceil(T * H / G / TQ), G, SPLITS). Nothing grows with T x S. Source: online softmax, Milakov & Gimelshein 2018 (arXiv 1805.02867);
@@ -25,8 +25,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#if defined(KV_SHUFFLE_F16) || defined(KV_SHUFFLE_F32)
-#define SHUFFLE
+#ifdef SHUFFLE
 #extension GL_KHR_shader_subgroup_shuffle : require
 #endif
 
@@ -62,7 +61,7 @@ shared vec4 probs[TQ * TILE / 4u];  // probabilities [TQ, TILE]; before them and
 shared vec2 row_stat[TQ];  // maximum so far; what the sums so far shrink by since this tile raised it, in the end their total
 
 void main() {
-    const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step.num_tokens, cache_len = step.cache_len;
+    const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step[NUM_TOKENS], cache_len = step[CACHE_LEN];
     const uint first = gl_WorkGroupID.x * TQ, rows = num_tokens * HEADS;
     if (first >= rows) return;
 

@@ -21,6 +21,6 @@ layout(binding = 2) buffer Y { float y[]; };
 
 void main() {
     const uint i = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
-    if (t >= step.num_tokens || i >= H * Dh) return;
+    if (t >= step[NUM_TOKENS] || i >= H * Dh) return;
     y[t * H * Dh + i] *= sigmoid(qg[t * H * Dh * 2u + i / Dh * Dh * 2u + Dh + i % Dh]);
 }

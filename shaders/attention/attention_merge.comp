@@ -21,7 +21,7 @@ layout(binding = 2) readonly buffer Part { vec2 part[]; };
 layout(binding = 3) writeonly buffer Y { float y[]; };
 
 void main() {
-    const uint num_tokens = step.num_tokens, row = gl_WorkGroupID.y * H + gl_WorkGroupID.x, stride = num_tokens * H;
+    const uint num_tokens = step[NUM_TOKENS], row = gl_WorkGroupID.y * H + gl_WorkGroupID.x, stride = num_tokens * H;
     if (gl_WorkGroupID.y >= num_tokens) return;
     float best = part[row].x;
     for (uint i = 1; i < SPLITS; i++) best = max(best, part[i * stride + row].x);

@@ -33,7 +33,7 @@ layout(push_constant) uniform Push { uint weight_offset; };
 
 void main() {
     const uint h = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;
-    if (t >= step.num_tokens) return;
+    if (t >= step[NUM_TOKENS]) return;
     const uint from = t * STRIDE + h * HEAD_STRIDE, to = (t * HEADS + h) * Dh, w = weight_offset;
 
     float sum = 0.0;

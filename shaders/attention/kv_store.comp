@@ -27,8 +27,8 @@ layout(binding = 5) writeonly buffer VCache { KV_WORD v_cache[]; };
 
 void main() {
     const uint i = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y, D4 = Dh / 4u;
-    if (t >= step.num_tokens || i >= G * D4) return;
-    const uint slot = step.cache_len + t, g = i / D4, d = i % D4, head = pages[slot / PAGE] * G + g;
+    if (t >= step[NUM_TOKENS] || i >= G * D4) return;
+    const uint slot = step[CACHE_LEN] + t, g = i / D4, d = i % D4, head = pages[slot / PAGE] * G + g;
     k_cache[(head * D4 + d) * PAGE + slot % PAGE] = kv_pack(k[t * G * D4 + i]);
     v_cache[(head * PAGE + slot % PAGE) * D4 + d] = kv_pack(v[t * G * D4 + i]);
 }

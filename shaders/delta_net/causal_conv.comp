@@ -28,7 +28,7 @@ layout(push_constant) uniform Push { uint weight_offset, state_offset; };  // we
 #include "activations.glsl"
 
 void main() {
-    const uint c = gl_GlobalInvocationID.x, first = gl_WorkGroupID.y * TOKENS, num_tokens = step.num_tokens;
+    const uint c = gl_GlobalInvocationID.x, first = gl_WorkGroupID.y * TOKENS, num_tokens = step[NUM_TOKENS];
     if (c >= C || first >= num_tokens) return;
     const vec4 w = weight[weight_offset / 4u + c];
     const uint s = state_offset + c, at = first * C + c, last = min(first + TOKENS, num_tokens);

@@ -29,7 +29,7 @@ layout(push_constant) uniform Push { uint dt_offset, a_offset; };
 
 void main() {
     const uint h = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
-    if (t >= step.num_tokens || h >= Hv) return;
+    if (t >= step[NUM_TOKENS] || h >= Hv) return;
     const uint i = t * Hv + h;
     gates[i] = vec2(ssm_a[a_offset + h] * softplus(alpha[i] + dt[dt_offset + h]), sigmoid(beta_logits[i]));
 }

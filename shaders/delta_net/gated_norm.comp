@@ -27,10 +27,11 @@ layout(push_constant) uniform Push { uint weight_offset; };  // a multiple of 4
 
 void main() {
     const uint t = gl_WorkGroupID.y;
-    if (t >= step.num_tokens) return;
+    if (t >= step[NUM_TOKENS]) return;
     const uint at = (t * Hv + gl_WorkGroupID.x) * (Dv / 4u);
     float sum = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) sum += dot(o[at + i], o[at + i]);
     const float scale = inversesqrt(workgroup_sum(sum) / float(Dv) + EPS);
-    for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) o[at + i] = o[at + i] * scale * weight[weight_offset / 4u + i] * silu(z[at + i]);
+    for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE)
+        o[at + i] = o[at + i] * scale * weight[weight_offset / 4u + i] * silu(z[at + i]);
 }

@@ -21,7 +21,7 @@ layout(binding = 1) buffer QKV { vec4 qkv[]; };
 
 void main() {
     const uint h = gl_WorkGroupID.x, t = gl_WorkGroupID.y;
-    if (t >= step.num_tokens) return;
+    if (t >= step[NUM_TOKENS]) return;
     const uint at = (t * C + h * Dk) / 4u;
     float sum = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < Dk / 4u; i += LOCAL_SIZE) sum += dot(qkv[at + i], qkv[at + i]);

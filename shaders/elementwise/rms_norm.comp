@@ -26,7 +26,7 @@ layout(push_constant) uniform Push { uint weight_offset; };  // a multiple of 4
 #include "reduce.glsl"
 
 void main() {
-    const uint num_tokens = step.num_tokens;
+    const uint num_tokens = step[NUM_TOKENS];
     if (gl_WorkGroupID.x >= num_tokens) return;
     const uint from = (LAST_ROW != 0u ? num_tokens - 1u : gl_WorkGroupID.x) * (D / 4u), to = gl_WorkGroupID.x * (D / 4u);
 

@@ -20,7 +20,7 @@ layout(binding = 2) buffer Gate { vec4 gate[]; };
 
 void main() {
     const uint i = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
-    if (t >= step.num_tokens || i >= F / 4u) return;
+    if (t >= step[NUM_TOKENS] || i >= F / 4u) return;
     const uint o = t * (F / 4u) + i;
     gate[o] = silu(gate[o]) * up[o];
 }

@@ -16,7 +16,7 @@ bool before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == 
 
 // The first candidate of block b (64 tokens) that comes after `last`; NONE when there is none.
 Candidate best_below(uint b, Candidate last) {
-    const float penalty = step.penalty;
+    const float penalty = uintBitsToFloat(step[PENALTY]);
     Candidate found = NONE;
     for (uint i = b * 64u; i < min(b * 64u + 64u, V); i++) {
         const float seen_before = float((seen[i >> 5] >> (i & 31u)) & 1u);

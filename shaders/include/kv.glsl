@@ -1,7 +1,7 @@
 const uint PAGE = 256u;  // slots of a page of the cache
 
 // Four neighbouring cache values, float32 or packed halves.
-#if defined(KV_F16) || defined(KV_SHUFFLE_F16)
+#ifdef KV_F16
 #define KV_WORD uvec2
 
 const float HALF_OVERFLOW = 65520.0;  // from here on a value rounds to more than the greatest half, 65,504

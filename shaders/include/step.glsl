@@ -1,11 +1,11 @@
-// The step buffer, at binding 0: what a recorded program is told anew before each run. A word each, in the order of
+// The step buffer, at binding 0: what a recorded program is told anew before each run. Names and places of the words are those of
 // vkprefill/engine/step.py.
-layout(binding = 0) readonly buffer Step {
-    uint num_tokens;      // T of this run, at most what the program was recorded for
-    uint cache_len;       // keys in the cache before it
-    float penalty;        // what the logits of seen tokens are lowered by
-    uint num_candidates;  // k, the best tokens to find
-    uint num_queries;     // Q, whose softmax rows are written
-    uint num_keys;        // S, of such a row
-    uint prompt_keys;     // of them those whose importance is summed
-} step;
+layout(binding = 0) readonly buffer Step { uint step[]; };
+
+const uint NUM_TOKENS = 0u;      // T of this run, at most what the program was recorded for
+const uint CACHE_LEN = 1u;       // keys in the cache before it
+const uint PENALTY = 2u;         // bits of the float that the logits of seen tokens are lowered by
+const uint NUM_CANDIDATES = 3u;  // k, the best tokens to find
+const uint NUM_QUERIES = 4u;     // Q, whose softmax rows are written
+const uint NUM_KEYS = 5u;        // S, of such a row
+const uint PROMPT_KEYS = 6u;     // of them those whose importance is summed

@@ -1,14 +1,26 @@
-// Weights of one matrix part, in the layout that vkprefill/quants.py writes.
+// Weights of one matrix part, in the layout that vkprefill/gguf/quants.py writes; at binding 1, its place in the push constants.
 //
-// The shader declares the buffer three times at one binding, as words of 4, 2 and 1 x 32 bits: w4, w2, w1.
 // 32 rows are interleaved: a plane holds one word (of any width) of each of 32 neighbouring rows, so neighbouring rows
 // read neighbouring words. A unit is UNIT_SUBS sub-blocks of 32 weights, stored as UNIT_WORDS * 32 words.
 //
 // Every format gives
-//   Unit   load_unit(at)            what the sub-blocks of a unit share; at = row_start(...) + unit * UNIT_STRIDE
+//   Unit   load_unit(at, lane)      what the sub-blocks of a unit share; at = row_start(n) + unit * UNIT_STRIDE, lane = n mod 32
 //   Sub    load_sub(unit, at, j)    sub-block j of a unit
 //   void   next8(sub, a, b)         the next 8 of its 32 weights, 4 in a and 4 in b; called 4 times
 // Integer formats: weight = scale * q + bias with q unsigned.
+
+// One buffer, as words of 4, 2 and 1 x 32 bits.
+layout(binding = 1) readonly buffer W4 { uvec4 w4[]; };
+layout(binding = 1) readonly buffer W2 { uvec2 w2[]; };
+layout(binding = 1) readonly buffer W1 { uint w1[]; };
+
+layout(push_constant) uniform Push {
+    uint w_offset;   // where the part starts in its buffer, in uvec4
+    uint rows;       // of the part; stored are those up to the next multiple of 32
+    uint K;          // columns, a multiple of 32
+    uint first_row;  // of the part in the matrix [N, K]
+    uint N;
+};
 
 #if defined(WEIGHT_F32)
 #include "quant_f32.glsl"
@@ -34,5 +46,10 @@
 
 const uint UNIT_STRIDE = UNIT_WORDS * 8u;  // in uvec4: 32 rows of UNIT_WORDS words
 
-// Where row n of a matrix with `units` units per row starts, in uvec4.
-uint row_start(uint n, uint units) { return (n >> 5) * units * UNIT_STRIDE; }
+uint units_of_row() { return (K / 32u + UNIT_SUBS - 1u) / UNIT_SUBS; }
+
+// Where row n starts, in uvec4.
+uint row_start(uint n) { return w_offset + (n >> 5) * units_of_row() * UNIT_STRIDE; }
+
+// A row that is stored: n, or the last of the padding for all after it, whose products are dropped.
+uint stored_row(uint n) { return min(n, ((rows + 31u) & ~31u) - 1u); }

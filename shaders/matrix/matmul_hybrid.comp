@@ -19,34 +19,28 @@ layout(constant_id = 2) const uint ADD = 0;
 layout(local_size_x_id = 0) in;
 
 #include "step.glsl"
-layout(binding = 1) readonly buffer X { vec4 x[]; };
-layout(binding = 2) readonly buffer W4 { uvec4 w4[]; };
-layout(binding = 2) readonly buffer W2 { uvec2 w2[]; };
-layout(binding = 2) readonly buffer W1 { uint w1[]; };
-layout(binding = 3) buffer Y { float y[]; };
-
-layout(push_constant) uniform Push { uint w_offset, rows, K, N, first_row; };  // w_offset in uvec4
-
 #include "weights.glsl"
+layout(binding = 2) readonly buffer X { vec4 x[]; };
+layout(binding = 3) buffer Y { float y[]; };
 
 const uint TOKENS = TM / 4u;  // of one invocation
 
 shared float tile[32u * LOCAL_SIZE];  // [column][row]
 
 void main() {
-    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step.num_tokens;
+    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS];
     if (m0 >= num_tokens) return;
     const uint local = gl_LocalInvocationID.x, quarter = local / (LOCAL_SIZE / 4u), four = local % (LOCAL_SIZE / 4u) * 4u;
     const uint n0 = gl_WorkGroupID.y * LOCAL_SIZE, quarters = min(4u, (num_tokens - m0 + TOKENS - 1u) / TOKENS);
-    const uint stride = K / 4u, subs = K / 32u, units = (subs + UNIT_SUBS - 1u) / UNIT_SUBS;
+    const uint stride = K / 4u;
 
-    const uint n = min(n0 + local, ((rows + 31u) & ~31u) - 1u);
-    uint at = w_offset + row_start(n, units);
+    const uint n = stored_row(n0 + local);
+    uint at = row_start(n);
     vec4 acc[TOKENS];
     [[unroll]] for (uint r = 0; r < TOKENS; r++) acc[r] = vec4(0.0);
 
     uint xo = m0 * stride;
-    [[dont_unroll]] for (uint left = subs; left > 0u;) {
+    [[dont_unroll]] for (uint left = K / 32u; left > 0u;) {
         const Unit unit = load_unit(at, n & 31u);
         const uint here = min(left, UNIT_SUBS);
         [[dont_unroll]] for (uint j = 0; j < here; j++) {

@@ -36,7 +36,7 @@ Candidate best_of_mine() {
 }
 
 void main() {
-    const uint lane = gl_LocalInvocationID.x, k = step.num_candidates;
+    const uint lane = gl_LocalInvocationID.x, k = step[NUM_CANDIDATES];
     Candidate own = best_of_mine();
     for (uint n = 0; n < k; n++) {
         mine[lane] = own;

@@ -22,9 +22,9 @@ layout(binding = 3) buffer Rows { float rows[]; };
 layout(push_constant) uniform Push { uint stride; };  // of a row
 
 void main() {
-    const uint h = gl_WorkGroupID.y, j = gl_WorkGroupID.z, num_queries = step.num_queries;
+    const uint h = gl_WorkGroupID.y, j = gl_WorkGroupID.z, num_queries = step[NUM_QUERIES];
     if (j >= num_queries) return;
-    const uint visible = step.cache_len + chosen[j].x + 1u, row = (chosen[j].y * H + h) * stride;
+    const uint visible = step[CACHE_LEN] + chosen[j].x + 1u, row = (chosen[j].y * H + h) * stride;
     float top = part[j * H + h].x;
     for (uint i = 1; i < SPLITS; i++) top = max(top, part[(i * num_queries + j) * H + h].x);
     float total = 0.0;
@@ -32,6 +32,6 @@ void main() {
         const vec2 p = part[(i * num_queries + j) * H + h];
         total += p.y * exp(p.x - top);
     }
-    for (uint s = gl_GlobalInvocationID.x; s < step.num_keys; s += gl_NumWorkGroups.x * LOCAL_SIZE)
+    for (uint s = gl_GlobalInvocationID.x; s < step[NUM_KEYS]; s += gl_NumWorkGroups.x * LOCAL_SIZE)
         rows[row + s] = s < visible ? exp(rows[row + s] - top) / total : 0.0;
 }

@@ -39,9 +39,9 @@ const uint D4 = Dh / 4u, H = HEADS * G;
 const float NEVER = -1e30;  // below every score
 
 void main() {
-    const uint split = gl_WorkGroupID.x, g = gl_WorkGroupID.y, j = gl_WorkGroupID.z, num_queries = step.num_queries;
+    const uint split = gl_WorkGroupID.x, g = gl_WorkGroupID.y, j = gl_WorkGroupID.z, num_queries = step[NUM_QUERIES];
     if (j >= num_queries) return;
-    const uint keys = step.cache_len + chosen[j].x + 1u, per_split = (keys + SPLITS - 1u) / SPLITS;
+    const uint keys = step[CACHE_LEN] + chosen[j].x + 1u, per_split = (keys + SPLITS - 1u) / SPLITS;
     const uint query = (chosen[j].x * H + g * HEADS) * D4, row = chosen[j].y * H + g * HEADS;
 
     float best[HEADS], sum[HEADS];

@@ -22,8 +22,8 @@ layout(binding = 2) buffer Best { float best[]; };
 layout(push_constant) uniform Push { uint stride; };  // of a row
 
 void main() {
-    const uint t = gl_GlobalInvocationID.x, j = gl_WorkGroupID.y, num_keys = step.prompt_keys;
-    if (j >= step.num_queries || t >= num_keys) return;
+    const uint t = gl_GlobalInvocationID.x, j = gl_WorkGroupID.y, num_keys = step[PROMPT_KEYS];
+    if (j >= step[NUM_QUERIES] || t >= num_keys) return;
     const uint begin = t - min(t, POOL / 2u), end = min(t + POOL / 2u + 1u, num_keys);
     float top = FIRST != 0u ? 0.0 : best[j * stride + t];
     for (uint h = 0; h < H; h++) {

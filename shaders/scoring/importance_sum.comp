@@ -19,8 +19,8 @@ layout(push_constant) uniform Push { uint stride; };  // of a row of best
 
 void main() {
     const uint t = gl_GlobalInvocationID.x;
-    if (t >= step.prompt_keys) return;
+    if (t >= step[PROMPT_KEYS]) return;
     float sum = total[t];
-    for (uint j = 0; j < step.num_queries; j++) sum += best[j * stride + t];
+    for (uint j = 0; j < step[NUM_QUERIES]; j++) sum += best[j * stride + t];
     total[t] = sum;
 }

@@ -8,7 +8,7 @@ STEP_WORDS = 16
 
 
 class StepWord(IntEnum):
-    """Index of each 32-bit word. GLSL has the names in lower case."""
+    """Index of each 32-bit word."""
 
     NUM_TOKENS = 0  # of this run, at most the program's num_rows
     CACHE_LEN = 1  # keys in the cache before it

@@ -22,7 +22,7 @@ class Profile:
     parts the keys are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small
     kernels; prefill_chunk: tokens that go through all layers together; submission_flop: work after which a submission
     ends. shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles
-    (matmul_shuffle.comp; SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights
+    (matmul.comp; SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights
     (matmul_hybrid.comp; TN is 1).
     """
 

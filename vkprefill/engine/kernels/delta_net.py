@@ -94,7 +94,7 @@ def delta_rule(
         f"delta_rule{form}",
         [p.step, qkv, gates, state, o],
         (value_dim // (local // lanes * rows), value_heads, 1),
-        constants={"LOCAL_SIZE": local, **(shuffle or {"LANES": lanes, "ROWS": rows}), **heads},
+        constants={"LOCAL_SIZE": local, "LANES": lanes, "ROWS": rows, **heads, **shuffle},
         push={"state_offset": state_offset},
         work=8.0 * value_heads * value_dim * key_dim * p.num_rows,
     )

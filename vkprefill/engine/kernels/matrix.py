@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkprefill.engine.kernels.common import ceil_div, check_shapes, shuffle_form
-from vkprefill.engine.weights import Matrix
+from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 
@@ -15,15 +15,10 @@ def embedding(p: Program, token_ids: Buffer, matrix: Matrix, x: Buffer) -> None:
     for part in matrix.parts:
         p.dispatch(
             f"embedding_{matrix.layout}",
-            [p.step, token_ids, part.buffer, x],
+            [p.step, part.buffer, token_ids, x],
             (p.num_rows, ceil_div(matrix.columns // 32, local), 1),
             constants={"LOCAL_SIZE": local},
-            push={
-                "w_offset": part.buffer.offset // 4,
-                "rows": part.rows,
-                "D": matrix.columns,
-                "first_row": part.first_row,
-            },
+            push=_place(matrix, part),
         )
 
 
@@ -34,12 +29,6 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
     profile = p.device.profile
     form, shuffle = shuffle_form(p)
     for part in matrix.parts:
-        push = {
-            "w_offset": part.buffer.offset // 4,
-            "rows": part.rows,
-            "K": matrix.columns,
-            "first_row": part.first_row,
-        }
         work = 2.0 * part.rows * matrix.columns
         if single:
             lanes, slices, tn = profile.matvec
@@ -47,8 +36,8 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
                 f"matvec{form}_{matrix.layout}",
                 [x, part.buffer, y],
                 (ceil_div(part.rows, lanes * tn), 1, 1),
-                constants={"ROW_LANES": lanes, "TN": tn, "ADD": int(add)} | (shuffle or {"SLICES": slices}),
-                push=push,
+                constants={"ROW_LANES": lanes, "TN": tn, "ADD": int(add), "SLICES": slices, **shuffle},
+                push=_place(matrix, part),
                 work=work,
                 label=f"matvec {matrix.name}",
             )
@@ -57,10 +46,21 @@ def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = Fals
             tile = {"LOCAL_SIZE": local, "TM": tm} | ({} if profile.hybrid else {"TN": tn})
             p.dispatch(
                 f"matmul{'_hybrid' if profile.hybrid else form}_{matrix.layout}",
-                [p.step, x, part.buffer, y],
+                [p.step, part.buffer, x, y],
                 (ceil_div(p.num_rows, tm), ceil_div(part.rows, local * tn), 1),
-                constants=tile | {"ADD": int(add)} | shuffle,
-                push={**push, "N": matrix.rows},
+                constants={**tile, "ADD": int(add), **shuffle},
+                push=_place(matrix, part),
                 work=work * p.num_rows,
                 label=f"matmul {matrix.name}",
             )
+
+
+def _place(matrix: Matrix, part: MatrixPart) -> dict[str, int]:
+    """Of a part in its buffer and in the matrix: the push constants of shaders/include/weights.glsl."""
+    return {
+        "w_offset": part.buffer.offset // 4,
+        "rows": part.rows,
+        "K": matrix.columns,
+        "first_row": part.first_row,
+        "N": matrix.rows,
+    }
