@@ -7,7 +7,7 @@
 //   4  candidates  [k]       uvec2 out     (bits of the logit, token id), best first
 //
 // Grid: (1, 1, 1). Every block belongs to one invocation, which alone reads and writes its entry of `best`.
-// Not-a-number logits are never chosen; the host checks for missing candidates.
+// Logits that are not finite come first. Where there are fewer than k tokens, the rest is minus infinity without an id.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 
@@ -29,8 +29,8 @@ shared Candidate mine[LOCAL_SIZE];
 Candidate best_of_mine() {
     Candidate found = NONE;
     for (uint b = gl_LocalInvocationID.x; b < (V + 63u) / 64u; b += LOCAL_SIZE) {
-        const Candidate candidate = unpack(best[b]);
-        if (before(candidate, found)) found = candidate;
+        const Candidate first = unpack(best[b]);
+        if (before(first, found)) found = first;
     }
     return found;
 }

@@ -1,4 +1,4 @@
-// top_k_blocks: the best logit of each block of 64, lowest id first among equals.
+// top_k_blocks: the best logit of each block of 64, lowest id first among equals; one that is not finite before all others.
 //
 //   0  step     [..]      u32   in   penalty
 //   1  logits   [V]       f32   in

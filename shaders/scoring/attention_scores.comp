@@ -8,6 +8,8 @@
 //   5  rows      [.., H, stride]  f32  out  slots 0 .. cache_len + token; the rest is left as it is
 //   6  part      [SPLITS, Q, H]   vec2 out  (maximum, sum of exponentials) of each split of the keys, for attention_rows
 //
+// A score that is not finite becomes NaN, and so does the sum: the maximum may drop it. (Minus infinity would be a key left out.)
+//
 // A workgroup takes the query heads of one KV head and one split of the keys, an invocation every LOCAL_SIZE-th key.
 // Grid: (SPLITS, G, Q). Reference: tests/reference/attention.py.
 #version 450
@@ -22,6 +24,7 @@ layout(constant_id = 4) const float SCALE = 0.0625;
 layout(constant_id = 5) const uint SPLITS = 8;
 layout(local_size_x_id = 0) in;
 
+#include "finite.glsl"
 #include "kv.glsl"
 #include "reduce.glsl"
 
@@ -59,7 +62,7 @@ void main() {
             [[unroll]] for (uint h = 0; h < HEADS; h++) score[h] += dot(q[query + h * D4 + d], k);
         }
         [[unroll]] for (uint h = 0; h < HEADS; h++) {
-            const float v = score[h] * SCALE, top = max(best[h], v);
+            const float v = finite_or_nan(score[h] * SCALE), top = max(best[h], v);
             rows[(row + h) * stride + s] = v;
             sum[h] = sum[h] * exp(best[h] - top) + exp(v - top);
             best[h] = top;

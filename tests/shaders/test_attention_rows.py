@@ -36,8 +36,10 @@ def rows_of(
     num_rows=None,
     most=None,
     sharpness=1.0,
+    spoil=None,
 ):
     """chosen: token of each query -> (rows [Q, H, S] of the kernels, of the reference), queries in the order given.
+    spoil(q, k): changes the inputs in place.
 
     The rows lie in another order in the buffer, with one to spare; asserts that it and all beyond S stay untouched.
     """
@@ -47,6 +49,8 @@ def rows_of(
     pages = rng.permutation(used + 1)[:used].astype(np.uint32)
     q = (rng.standard_normal((tokens, heads, dim)) * sharpness).astype(np.float32)
     k = rng.standard_normal((slots, kv_heads, dim)).astype(np.float16 if kv_type == "f16" else np.float32)
+    if spoil:
+        spoil(q, k)
     most = most or len(chosen)
     at = rng.permutation(len(chosen) + 1)[: len(chosen)]
     table = np.full((most, 2), FOREIGN, np.uint32)
@@ -76,9 +80,10 @@ def rows_of(
     assert (words[spare] == UNTOUCHED).all(), "a row that no query was given"
     assert (words[:, :, max(num_keys, slots) :] == UNTOUCHED).all(), "beyond the keys"
     positions = np.arange(slots)
-    _, expected = reference.attend(
-        q[chosen].astype(float), k.astype(float), np.zeros_like(k, float), cache_len + np.array(chosen), positions
-    )
+    with np.errstate(invalid="ignore"):  # of what is spoiled
+        _, expected = reference.attend(
+            q[chosen].astype(float), k.astype(float), np.zeros_like(k, float), cache_len + np.array(chosen), positions
+        )
     expected = np.pad(expected.transpose(1, 0, 2), ((0, 0), (0, 0), (0, max(0, num_keys - slots))))
     return rows[at][:, :, :num_keys], expected[:, :, :num_keys]
 
@@ -156,3 +161,30 @@ def test_rows_shorter_than_the_keys(device):
     got, expected = rows_of(device, 1, 70, 4, 2, 32, "f32", [0], num_keys=66, stride=80)
     assert np.abs(got - expected).max() <= LIMIT
     assert (got.sum(-1) < 1).all()
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["query", "key"])
+def test_what_is_not_finite_reaches_its_rows_and_no_others(device, profile, kv_type, value, where):
+    """Infinity too: minus infinity as a score would leave the key out in silence."""
+    tokens, cache_len, heads, kv_heads, dim, chosen = 5, 258, 6, 2, 20, [4, 1, 3]
+
+    def spoil(q, k):
+        if where == "query":
+            q[3, 1, 7] = value
+        else:
+            k[cache_len + 2, 1, 7] = value  # seen by the queries at tokens 4 and 3
+
+    shape = tokens, cache_len, heads, kv_heads, dim, kv_type, chosen
+    with using_profile(device, profile):
+        right, _ = rows_of(device, *shape)
+        got, _ = rows_of(device, *shape, spoil=spoil)
+    touched = np.zeros(got.shape, bool)
+    if where == "query":
+        touched[2, 1, : cache_len + 4] = True
+    else:
+        touched[0, 3:, : cache_len + 5] = touched[2, 3:, : cache_len + 4] = True
+    assert np.isnan(got[touched]).all()
+    np.testing.assert_array_equal(got[~touched], right[~touched])

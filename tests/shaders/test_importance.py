@@ -105,3 +105,42 @@ def test_whole_reduction(device):
         total += best_of(device, layers, 13).sum(axis=0, dtype=np.float64)
     steps = [np.stack([rows[j] for rows in layers]) for layers in parts for j in range(len(layers[0]))]
     check("importance", (total / 4).astype(np.float32), importance_from_rows(steps, 120, 13), LIMIT)
+
+
+NOT_FINITE = [0x7FC00000, 0xFFC00000, 0x7F800001, 0x7F800000]  # NaN of both signs, a signalling one, infinity
+
+
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+@pytest.mark.parametrize("bits", NOT_FINITE, ids=hex)
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("queries", "heads", "keys", "at"), [(1, 1, 1, (0, 0, 0)), (2, 3, 33, (1, 2, 32)), (3, 8, 65, (0, 0, 0))]
+)
+def test_what_is_not_finite_survives_heads_and_layers(device, profile, bits, layer, queries, heads, keys, at):
+    """One value of one head in the first, a middle or the last layer; it spreads over its pool and no further."""
+    pool_size = 5
+    layers = [softmax_rows(queries, heads, keys, seed) for seed in range(3)]
+    with using_profile(device, profile):
+        right = best_of(device, layers, pool_size)
+        layers[layer].view(np.uint32)[at] = bits
+        got = best_of(device, layers, pool_size)
+    touched = np.zeros((queries, keys), bool)
+    touched[at[0], max(0, at[2] - pool_size // 2) : at[2] + pool_size // 2 + 1] = True
+    assert not np.isfinite(got[touched]).any()
+    np.testing.assert_array_equal(got[~touched], right[~touched])
+
+
+@pytest.mark.parametrize("bits", NOT_FINITE, ids=hex)
+def test_what_is_not_finite_survives_the_sum(device, bits):
+    """In one query of one call, with calls after it."""
+    queries, keys = 5, 33
+    best, total = softmax_rows(queries, 1, keys)[:, 0].copy(), np.zeros(keys, np.float32)
+    best.view(np.uint32)[3, 32] = bits
+    run = KernelRun(device, 1)
+    set_step(run, {StepWord.NUM_QUERIES: queries, StepWord.PROMPT_KEYS: keys})
+    out = run.in_out("total", total, by_row=False)
+    good = run.input("good", softmax_rows(queries, 1, keys, 1)[:, 0].copy(), by_row=False)
+    for buffer in (good, run.input("best", best, by_row=False), good):
+        kernels.importance_sum(run.program, buffer, out)
+    finite = np.isfinite(run.finish()["total"])
+    assert finite[:32].all() and not finite[32]
