@@ -15,7 +15,7 @@ from vkprefill.engine.prompt_cache import Mark, PromptCache, preference
 from vkprefill.engine.sizes import num_pages
 
 MIN_COPIED = 32  # tokens of a shared beginning that are worth a copy
-FIRST_USE = 0.25  # what a prompt's first use counts: most side requests never come again
+USED_ONCE = 0.4  # how likely such a prompt comes again, against one that has: most side requests never do
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class PromptStore:
         return [c for c in self._all if c not in self._held and len(c.cache)]
 
     def _weight(self, conversation: PromptCache) -> float:
-        """How likely it is to come again: the more often and the later it was used, the more."""
-        return (conversation.uses - 1 + FIRST_USE) / (self._clock + 1 - conversation.last_used)
+        """How likely it is to come again: less the longer ago it was used."""
+        return (1 if conversation.uses > 1 else USED_ONCE) / (self._clock + 1 - conversation.last_used) ** 2
 
     def _value(self, conversation: PromptCache) -> float:
         """Tokens that would have to be run again, by how likely that is."""
