@@ -213,16 +213,18 @@ def test_a_state_on_the_host_has_the_same_bits(tiny):
     cache.close()
 
 
-def test_a_collector_in_the_middle_of_taking_pages(tiny):
-    """A cache in a circle of garbage is closed by the collector whenever that runs: no page gets two owners."""
-    pool = tiny.runner.pool
-    total, kept, first = len(pool.free_pages), Cache(pool, 1536), True
+@pytest.mark.parametrize("moment", range(12))
+def test_a_collector_in_the_middle_of_taking_pages(tiny, moment):
+    """A cache in a circle of garbage is closed when the collector runs: no page gets two owners, whenever that is."""
+    pool, kept, calls = tiny.runner.pool, Cache(tiny.runner.pool, 1536), 0
+    total = len(pool.free_pages)
 
-    def collect(frame: object, event: str, argument: object) -> None:
-        nonlocal first
-        if event == "c_return" and first and "cache" in frame.f_code.co_filename:
-            first = len(kept.pages) == 0 and argument is not list.pop
-            gc.collect()
+    def collect(frame: object, event: str, _: object) -> None:
+        nonlocal calls
+        if event == "c_return" and "cache" in frame.f_code.co_filename:
+            calls += 1
+            if calls == moment + 1:
+                gc.collect()
 
     garbage = Cache(pool, 512)
     garbage.reserve(300)
