@@ -10,6 +10,9 @@ KP_VERSION=0.9.0
 PYBIND11_VERSION=2.13.6
 
 python=$(command -v "${1:-python3}")
+if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 14))'; then
+    PYBIND11_VERSION=3.0.1    # the first that knows Python 3.14
+fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 pip() { "$python" -m pip --disable-pip-version-check "$@"; }

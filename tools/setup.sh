@@ -42,14 +42,14 @@ hash_of() { find "$@" -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sh
 
 find_python() {
     local python
-    for python in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+    for python in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
         if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
             # Of an activated virtual environment (.venv itself, for one) the Python that it was made with.
             "$python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
             return
         fi
     done
-    fail "no Python of version 3.10 or newer found (${PYTHON:-python3, python3.10 to python3.13}); set PYTHON=/path/to/it"
+    fail "no Python of version 3.10 or newer found (${PYTHON:-python3, python3.10 to python3.14}); set PYTHON=/path/to/it"
 }
 
 # ---- what the system must have: each need is tested for itself, so that no package manager is asked when all is there
