@@ -189,7 +189,9 @@ def test_several_turns_and_a_new_conversation(page):
     """A question about the text of the turn before; then an empty page."""
     page.ask(DEMO[1]["user"])
     seen = page.ask(DEMO[1]["question"])
-    assert page.counts("cached") > DEMO[1]["n_tokens"] and f"cached {page.counts('cached')}" in seen["text"]
+    before, holes = page.counts("cached") + page.counts("dropped"), page.counts("dropped")
+    assert before > DEMO[1]["n_tokens"] and f"cached {before}" in seen["text"]
+    assert holes > 0 and f"{holes} of {before} cached left out before" in seen["text"]
     assert len(page.all("article")) == 2
     page.id("new").click()
     assert not page.all("article") and page.id("welcome").is_displayed() and not page.id("map").is_displayed()
