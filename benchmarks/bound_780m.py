@@ -18,7 +18,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.amd_compile import FAMILY, Dispatch, load_recording, load_table, weight_layout
+from tools.amd.compiler import FAMILY
+from tools.amd.loops import weight_layout
+from tools.amd.recording import Dispatch, load_recording
+from tools.amd.table import load_table
 from tools.make_model import make_config, tensor_type
 from vkprefill.benchmark.record import markdown_table
 from vkprefill.gguf.tensors import tensor_specs

@@ -1,14 +1,14 @@
 """What RADV's compiler makes of every shader for the Radeon 780M, on a device without hardware.
 
-No CPU driver would tell that a kernel spills or takes minutes to compile on a GPU. `tools/amd_compile.py` does the
-work.
+No CPU driver would tell that a kernel spills or takes minutes to compile on a GPU. `tools/amd/` does the work.
 """
 
 import json
 
 import pytest
 
-from tools import amd_compile
+from tools.amd import compiler, loops, recording
+from tools.amd.table import load_table
 from vkprefill.vulkan.device import ask_for_waves_of_32
 
 MAX_SECONDS = 5  # of CPU time for one pipeline
@@ -25,21 +25,21 @@ def name(pipeline: dict) -> str:
 
 @pytest.fixture(scope="module")
 def cases() -> list[dict]:
-    return amd_compile.cases()
+    return recording.cases()
 
 
 @pytest.fixture(scope="module")
 def table(cases) -> dict:
-    icd = amd_compile.find_icd()
+    icd = compiler.find_icd()
     if icd is None:
         pytest.skip("RADV is not installed (package mesa-vulkan-drivers)")
-    return amd_compile.compile_all(icd, amd_compile.FAMILY, cases)
+    return compiler.compile_all(icd, compiler.FAMILY, cases)
 
 
 def test_constants_of_every_shader_are_the_product_s(cases):
     """Those of other shaders are compiled with the constants they declare, which may be smaller than the product's."""
     unknown = [case["shader"] for case in cases if not case["constants"]]
-    assert unknown == [], "amd_compile.record() records no program that uses these: extend it"
+    assert unknown == [], "recording.record() records no program that uses these: extend it"
 
 
 def test_every_pipeline_compiles_in_time(table, cases):
@@ -59,7 +59,7 @@ def test_inner_loops_are_found(table):
 
 def test_no_worse_than_the_stored_table(table):
     """Registers, spills and waves; they differ between Mesa versions, so only the same version is compared."""
-    stored = [t for t in amd_compile.load_table() if (t["mesa"], t["family"]) == (table["mesa"], table["family"])]
+    stored = [t for t in load_table() if (t["mesa"], t["family"]) == (table["mesa"], table["family"])]
     if not stored:
         pytest.skip(f"no stored table for Mesa {table['mesa']}; python -m tools.amd_compile --update adds one")
     known = {key(p): p for p in stored[0]["pipelines"]}
@@ -110,9 +110,9 @@ BB2:
 BB3:
 \ts_cbranch_scc1 BB1                                         ; bfa20000
 """
-    found = amd_compile.count_loop(assembly, [4])
+    found = loops.count_loop(assembly, [4])
     assert found == {"valu": 9, "vopd": 4, "lds": 0, "vmem": 0, "smem": 0, "fma": 12}
-    assert amd_compile.count_loop("BB0:\n\ts_endpgm ; bf810000\n", [4]) is None
+    assert loops.count_loop("BB0:\n\ts_endpgm ; bf810000\n", [4]) is None
 
 
 def test_loops_of_attention():
@@ -136,13 +136,13 @@ BB5:
 \ts_cbranch_scc0 BB1                                          ; bfa10000
 """
     tile = {"TQ": 2, "KP": 2, "DV": 1}
-    assert amd_compile.inner_loops("attention_f16", tile, assembly) == {
+    assert loops.inner_loops("attention_f16", tile, assembly) == {
         "qk": {"valu": 0.5, "vopd": 0.5, "lds": 0, "vmem": 0.0625, "smem": 0.0625},
         "pv": {"valu": 0.5312, "vopd": 0.5, "lds": 0.0312, "vmem": 0, "smem": 0},
         "softmax": {"valu": 0.25, "vopd": 0, "lds": 0.25, "vmem": 0, "smem": 0.25},
     }
-    assert amd_compile.inner_loops("attention_f16", tile | {"TQ": 8}, assembly) == {}
-    assert amd_compile.inner_loops("attention_merge", {}, assembly) == {}
+    assert loops.inner_loops("attention_f16", tile | {"TQ": 8}, assembly) == {}
+    assert loops.inner_loops("attention_merge", {}, assembly) == {}
 
 
 def test_a_pipeline_that_brings_the_compiler_down_is_named(monkeypatch):
@@ -166,8 +166,8 @@ def test_a_pipeline_that_brings_the_compiler_down_is_named(monkeypatch):
                 return
             yield answers["a"]
 
-    monkeypatch.setattr(amd_compile, "_run_child", child)
-    monkeypatch.setattr(amd_compile, "_job", lambda case: case["shader"])
+    monkeypatch.setattr(compiler, "_run_child", child)
+    monkeypatch.setattr(compiler, "_job", lambda case: case["shader"])
     wanted = [{"shader": s, "constants": {}, "models": [], "wave64": i > 3} for i, s in enumerate("ababa")]
-    found = amd_compile.compile_all("icd", "phoenix", wanted)["pipelines"]
+    found = compiler.compile_all("icd", "phoenix", wanted)["pipelines"]
     assert [p.get("error", "ok") for p in found] == ["ok", "status -11: ", "ok", "status -11: ", "ok"]

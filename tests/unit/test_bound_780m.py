@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import bound_780m as bound
-from tools.amd_compile import Dispatch
+from tools.amd.recording import Dispatch
 from vkprefill.vulkan.buffer import Buffer
 
 SERIALS = itertools.count()

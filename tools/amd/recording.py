@@ -1,0 +1,170 @@
+"""What the product dispatches on an AMD GPU, recorded without one.
+
+The programs of whole models are recorded on a device that only takes notes, with the profile for AMD GPUs, for each
+shape of model, weight format and type of cache.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+from gguf import GGMLQuantizationType as TensorType
+
+from tools.make_model import make_config
+from vkprefill.benchmark.kernels import ceiling_programs
+from vkprefill.engine import model as model_module
+from vkprefill.engine import weights
+from vkprefill.engine.capture import AttentionCapture
+from vkprefill.engine.model import Model
+from vkprefill.engine.runner import Best
+from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES
+from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS
+from vkprefill.specprefill.scorer import Scorer
+from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan.allocation import Allocation
+from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.probe import DeviceInfo, Heap
+from vkprefill.vulkan.profiles import AMD
+from vkprefill.vulkan.program import Program
+from vkprefill.vulkan.shaders import load_shader, manifest, pack_words
+
+SHAPES = ("0.8B", "4B")
+CONTEXT = 20480
+# Forms of the matmul beside that of the profile: kernel, tile, waves of 64.
+MATMUL_FORMS = (
+    ("matmul", {"LOCAL_SIZE": 32, "TM": 32, "TN": 2}, False),
+    ("matmul", {"LOCAL_SIZE": 64, "TM": 32, "TN": 2}, True),
+    ("matmul_hybrid", {"LOCAL_SIZE": 256, "TM": 64}, True),
+)
+
+Key = tuple[str, tuple[tuple[str, float], ...]]
+
+HEAPS = Heap(16 << 30, True), Heap(8 << 30, False)
+
+
+class _RecordingDevice(Device):
+    """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing."""
+
+    def __init__(self, seen: set[Key]) -> None:
+        self.seen = seen
+        super().__init__(
+            DeviceInfo(0, "recorder", "integrated", AMD, "", "1.3.0", HEAPS, 0, 1, 64, 32, 2**32 - 4, 1024, 65536, ())
+        )
+
+    def _connect(self) -> None:
+        pass
+
+    def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
+        # Zeros take no memory of the system where they are not looked at.
+        owner = Allocation(self)
+        owner.tensor = SimpleNamespace(data=lambda: np.zeros(int(np.prod(shape)), np.uint32))
+        return Buffer(label, tuple(int(n) for n in shape), np.dtype(dtype), memory, kind, owner)
+
+    def require(self, num_bytes: int, what: str, *, host_bytes: int = 0) -> None:
+        pass
+
+    def give_back(self, owner: Allocation) -> None:
+        pass
+
+    def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:
+        pass
+
+    def download(self, buffer: Buffer) -> np.ndarray:
+        return np.zeros(buffer.shape, buffer.dtype)
+
+    def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
+        return _RecordingProgram(self, name, step, num_rows)
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """A recorded dispatch; buffers in the order of the bindings."""
+
+    shader: str
+    constants: dict[str, float]
+    push: dict[str, int]
+    workgroups: tuple[int, int, int]
+    buffers: tuple[Buffer, ...]
+
+
+class _RecordingProgram(Program):
+    num_submissions = 1
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.recorded: list[Dispatch] = []
+
+    def dispatch(self, shader_name, buffers, workgroups, *, constants=None, push=None, work=0.0, label="") -> None:
+        shader = load_shader(shader_name)
+        pack_words(shader_name, "constants", shader.constants, constants or {})  # checks the names
+        self.device.seen.add((shader_name, tuple((constants or {}).items())))
+        self.recorded.append(Dispatch(shader_name, constants or {}, push or {}, workgroups, tuple(buffers)))
+
+    def run(self, between=None) -> None:
+        pass
+
+
+def load_recording(shape: str, type_of: Callable[[str], TensorType], kv_type: str, seen: set[Key]) -> Model:
+    """A model of this shape on the recording device, its matrices of the types that type_of gives their names."""
+    file = SimpleNamespace(
+        label=shape, path=Path(shape), metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
+    )
+    replaced = {
+        "open_gguf": lambda path: file,
+        "ModelConfig": SimpleNamespace(from_gguf=lambda file: make_config(shape)),
+        "check_tensors": lambda file, config: None,
+        "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=())),
+    }
+    opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen))
+    with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened:
+        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type)
+
+
+def record(shape: str, layout: str, kv_type: str) -> set[Key]:
+    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores."""
+    seen: set[Key] = set()
+    weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
+    model = load_recording(shape, lambda name: weight_type, kv_type, seen)
+    cache = model.new_cache()
+    model.prefill_candidates([1, 2], cache, Best(MAX_CANDIDATES))
+    cache.snapshot().free()
+    model.decode_candidates(3, cache, Best(MAX_CANDIDATES))
+    model.prefill([4, 5], cache=cache, capture=AttentionCapture())
+    model.decode(6, cache, capture=AttentionCapture())
+    model.logits([1, 2])
+    for options in ({}, {"tail_queries": 8}):  # with and without look-ahead
+        Scorer(model).score(range(100), SpecPrefillConfig(**options))
+    ceiling_programs(model.device, model.runner.scratch.x, model.runner.scratch.h)
+    return seen
+
+
+def cases() -> list[dict]:
+    """Every pipeline of the product, then other forms of the matmul: shader, constants by name, models that use it.
+
+    wave64: to be compiled in waves of 64. A shader that no recorded program uses is there without models, and without
+    constants: those it declares are taken. Shaders of other devices' profiles are not there.
+    """
+    users: dict[Key, set[str]] = {}
+    for shape in SHAPES:
+        for layout, kv_type in [(name, KV_TYPES[0]) for name in LAYOUTS] + [("q4_k", name) for name in KV_TYPES[1:]]:
+            for key in record(shape, layout, kv_type):
+                users.setdefault(key, set()).add(shape)
+    forms = {
+        (f"{kernel}_{layout}", tuple((tile | {"ADD": 0}).items())): wave64
+        for kernel, tile, wave64 in MATMUL_FORMS
+        for layout in LAYOUTS
+    }
+    others = {name for name in manifest() if "_shuffle" in name}
+    for name in manifest().keys() - {name for name, _ in users} - {name for name, _ in forms} - others:
+        users[name, ()] = set()
+    return [
+        {"shader": name, "constants": dict(constants), "models": sorted(users[name, constants]), "wave64": False}
+        for name, constants in sorted(users, key=str)
+    ] + [
+        {"shader": name, "constants": dict(constants), "models": [], "wave64": wave64}
+        for (name, constants), wave64 in forms.items()
+    ]
