@@ -22,7 +22,8 @@ from tools.amd.compiler import FAMILY
 from tools.amd.loops import weight_layout
 from tools.amd.recording import Dispatch, load_recording
 from tools.amd.table import load_table
-from tools.make_model import make_config, tensor_type
+from tools.model.mixes import tensor_type
+from tools.model.shapes import make_config
 from vkprefill.benchmark.record import markdown_table
 from vkprefill.gguf.tensors import tensor_specs
 from vkprefill.vulkan.shaders import load_shader

@@ -26,7 +26,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from tools.make_model import random_blocks
+from tools.model.weights import random_blocks
 from vkprefill.benchmark.kernels import clock_of, second_of
 from vkprefill.benchmark.record import Figure, Record, about, describe, markdown_table, number
 from vkprefill.engine import kernels

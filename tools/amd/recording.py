@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 from gguf import GGMLQuantizationType as TensorType
 
-from tools.make_model import make_config
+from tools.model.shapes import make_config
 from vkprefill.benchmark.kernels import ceiling_programs
 from vkprefill.engine import model as model_module
 from vkprefill.engine import weights
