@@ -120,3 +120,14 @@ def test_closed_session(tiny):
     session.close()
     with pytest.raises(vkprefill.RequestError, match="cache: closed"):
         session.generate([{"role": "user", "content": "x"}])
+
+
+def test_an_answer_that_was_begun_is_gone_on_with(built_in, session):
+    """As if the model had said it: the same tokens follow, in a session too, and nothing of it is repeated."""
+    messages = [{"role": "user", "content": FIRST["user"]}]
+    whole = vkprefill.generate(built_in, messages, sampling=GREEDY)
+    said = built_in.tokenizer.decode(whole.token_ids[:1])
+    assert 0 < len(said) < len(whole.text)
+    begun = [*messages, {"role": "assistant", "content": said}]
+    assert vkprefill.generate(built_in, begun, sampling=GREEDY).token_ids == whole.token_ids[1:]
+    assert session.generate(begun, sampling=GREEDY).token_ids == whole.token_ids[1:]

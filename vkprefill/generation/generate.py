@@ -21,6 +21,7 @@ from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.answer_text import ends_in_thinking
+from vkprefill.text.chat_template import begun_answer
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 """Text (one user message, if the file has a chat template), token ids as they stand, or chat messages."""
@@ -119,7 +120,8 @@ def encode_prompt(
 ) -> tuple[list[int], bool]:
     """(token ids, whether the model is asked to think first).
 
-    raw: text as it stands, special tokens in it are read as such. Raises RequestError for an empty prompt, and for
+    raw: text as it stands, special tokens in it are read as such. Messages that end in the assistant's are gone on
+    with: the answer is what follows. Raises RequestError for an empty prompt, and for
     system_prompt or template_kwargs that would go nowhere.
     """
     _refuse_unused(model, prompt, raw, system_prompt, template_kwargs)
@@ -136,7 +138,8 @@ def encode_prompt(
     if len(prompt) and isinstance(prompt[0], Mapping):
         if model.chat_template is None:
             raise RequestError(f"messages: {model.path.name} has no chat template")
-        ids = model.chat_template.encode(prompt, **template_variables(template_kwargs))
+        variables = template_variables(template_kwargs)
+        ids = model.chat_template.encode(prompt, continue_final=begun_answer(prompt), **variables)
         return _not_empty(ids), ends_in_thinking(model.tokenizer, ids)
     if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) for token in prompt):
         raise RequestError("prompt: wanted text, messages or token ids")

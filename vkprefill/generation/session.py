@@ -36,6 +36,7 @@ from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, note_holes
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.text.chat_template import begun_answer
 
 
 class Session:
@@ -83,7 +84,8 @@ class Session:
         kept_ranges: Sequence[Sequence[int]] | None = None,
         progress: PrefillProgress | None = None,
     ) -> Iterator[GenerationPart]:
-        """The answer to the conversation so far, piece by piece. messages: all of them, from the first.
+        """The answer to the conversation so far, piece by piece. messages: all of them, from the first; where the last
+        is the assistant's, the answer goes on with it.
 
         specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges: for this turn.
         timings.cache_n says how many prompt tokens were not looked at again.
@@ -93,8 +95,10 @@ class Session:
         if template is None:
             raise RequestError(f"chat: {self.model.path.name} has no chat template")
         variables = template_variables(template_kwargs)
-        ids = template.encode(messages, tools=tools, **variables)
-        history = template.encode(messages, tools=tools, add_generation_prompt=False, **variables)
+        goes_on = begun_answer(messages)
+        ids = template.encode(messages, tools=tools, continue_final=goes_on, **variables)
+        known = messages[:-1] if goes_on else messages
+        history = template.encode(known, tools=tools, add_generation_prompt=False, **variables)
         facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
         options = AnswerOptions(
             max_tokens,

@@ -45,6 +45,13 @@ REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 THOUGHT_KEYS = REASONING_KEYS[:2]  # under which `_normalised` gives it
 
 
+def begun_answer(messages: Sequence[Mapping[str, object]]) -> bool:
+    """Whether the last message is the beginning of the answer: the assistant's, with text, and no call of a tool."""
+    last = messages[-1] if messages else {}
+    has_text = any(last.get(key) for key in ("content", *REASONING_KEYS))
+    return last.get("role") == "assistant" and has_text and not last.get("tool_calls")
+
+
 class ChatTemplate:
     """A file's chat template. Safe to share between threads; a child process renders, from the first rendering on."""
 

@@ -52,10 +52,3 @@ def joined_systems(messages: list[Message]) -> list[Message] | None:
     others = [message for message in messages if message["role"] != "system"]
     text = "\n\n".join(text for message in systems if (text := message["content"]))
     return [{**systems[0], "content": text}, *others]
-
-
-def begun_answer(messages: list[Message]) -> bool:
-    """Whether the last message is the beginning of the answer: the assistant's, with text, and no call of a tool."""
-    last = messages[-1]
-    has_text = bool(last["content"] or last.get("reasoning_content"))
-    return last["role"] == "assistant" and has_text and not last.get("tool_calls")

@@ -10,9 +10,10 @@ from vkprefill.generation.generate import THINKING, template_variables
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.protocol.kinds import Json, check
-from vkprefill.server.protocol.messages import Message, begun_answer, for_template
+from vkprefill.server.protocol.messages import Message, for_template
 from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.text.chat_template import begun_answer
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "seed")
 KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
