@@ -21,6 +21,7 @@ from vkprefill.vulkan import profiles
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS, Profile
+from vkprefill.vulkan.program import Program
 
 ELEMENTWISE = 1e-5  # parts of the RMS: what one float32 kernel may be off on the same input
 REDUCTION = 1e-4  # matmul, attention, delta rule
@@ -48,6 +49,17 @@ def using_profile(device: Device, profile: str | Profile) -> Iterator[Profile]:
         yield device.profile
     finally:
         device.profile = own
+
+
+def used_and_closed() -> tuple[Device, Buffer, Program]:
+    """A device of its own that was closed, with a buffer and a program of it, which ran before."""
+    own = Device.open()
+    buffer = own.host_array("some", np.zeros(4, np.uint32))
+    program = own.program("test")
+    program.fill(buffer)
+    program.run()
+    own.close()
+    return own, buffer, program
 
 
 def padded(rows: int) -> int:

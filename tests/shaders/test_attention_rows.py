@@ -1,5 +1,7 @@
 """attention_scores and attention_rows: softmax rows of chosen queries, on a cache that the test packs itself."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -21,15 +23,21 @@ def set_step(run: KernelRun, words: dict[int, int]) -> None:
         buffer.view()[word] = before[word] = value
 
 
+class Case(NamedTuple):
+    """Sizes (T, cached before, H, G, Dh), and the token of each query that rows are wanted of."""
+
+    tokens: int
+    cache_len: int
+    heads: int
+    kv_heads: int
+    dim: int
+    chosen: list[int]
+
+
 def rows_of(
     device,
-    tokens,
-    cache_len,
-    heads,
-    kv_heads,
-    dim,
-    kv_type,
-    chosen,
+    case: Case,
+    kv_type: str,
     *,
     num_keys=None,
     stride=None,
@@ -38,11 +46,12 @@ def rows_of(
     sharpness=1.0,
     spoil=None,
 ):
-    """chosen: token of each query -> (rows [Q, H, S] of the kernels, of the reference), queries in the order given.
-    spoil(q, k): changes the inputs in place.
+    """(rows [Q, H, S] of the kernels, of the reference), queries in the order of case.chosen. spoil(q, k): changes the
+    inputs in place.
 
     The rows lie in another order in the buffer, with one to spare; asserts that it and all beyond S stay untouched.
     """
+    tokens, cache_len, heads, kv_heads, dim, chosen = case
     rng, slots = np.random.default_rng([tokens, cache_len, dim, len(chosen)]), cache_len + tokens
     num_keys = num_keys or slots
     stride, used = stride or slots, -(-slots // PAGE)
@@ -88,77 +97,67 @@ def rows_of(
     return rows[at][:, :, :num_keys], expected[:, :, :num_keys]
 
 
-def check_rows(got: np.ndarray, expected: np.ndarray, cache_len: int, chosen: list[int]) -> None:
+def check_rows(got: np.ndarray, expected: np.ndarray, case: Case) -> None:
     assert got.shape == expected.shape and np.isfinite(got).all()
     assert np.abs(got - expected).max() <= LIMIT
     assert np.abs(got.sum(-1, dtype=np.float64) - 1).max() <= LIMIT
-    for row, token in zip(got, chosen, strict=True):
-        assert not row[:, cache_len + token + 1 :].any(), f"keys after the query at token {token}"
+    for row, token in zip(got, case.chosen, strict=True):
+        assert not row[:, case.cache_len + token + 1 :].any(), f"keys after the query at token {token}"
 
 
-CASES = [  # T, cache_len, H, G, Dh, queries
-    (1, 0, 4, 2, 64, [0]),
-    (2, 0, 2, 2, 32, [1, 0]),
-    (63, 0, 4, 1, 36, [62]),
-    (64, 255, 2, 1, 80, [0, 63, 1]),
-    (65, 191, 4, 2, 32, [64, 63, 0]),
-    (127, 130, 1, 1, 256, [126, 5, 77]),
-    (40, 700, 6, 2, 20, list(range(39, -1, -1))),
-    (5, 1020, 16, 4, 64, [4, 3]),
-    (3, 509, 2, 1, 132, [2, 0, 1]),
-    (4, 100, 2, 1, 512, [3]),
+CASES = [
+    Case(1, 0, 4, 2, 64, [0]),
+    Case(2, 0, 2, 2, 32, [1, 0]),
+    Case(63, 0, 4, 1, 36, [62]),
+    Case(64, 255, 2, 1, 80, [0, 63, 1]),
+    Case(65, 191, 4, 2, 32, [64, 63, 0]),
+    Case(127, 130, 1, 1, 256, [126, 5, 77]),
+    Case(40, 700, 6, 2, 20, list(range(39, -1, -1))),
+    Case(5, 1020, 16, 4, 64, [4, 3]),
+    Case(3, 509, 2, 1, 132, [2, 0, 1]),
+    Case(4, 100, 2, 1, 512, [3]),
 ]
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])
-@pytest.mark.parametrize(("tokens", "cache_len", "heads", "kv_heads", "dim", "chosen"), CASES)
-def test_sizes(device, tokens, cache_len, heads, kv_heads, dim, kv_type, chosen):
-    stride = tokens + cache_len + 37
-    got, expected = rows_of(
-        device,
-        tokens,
-        cache_len,
-        heads,
-        kv_heads,
-        dim,
-        kv_type,
-        chosen,
-        stride=stride,
-        num_rows=tokens + 5,
-        most=len(chosen) + 3,
-    )
-    check_rows(got, expected, cache_len, chosen)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sizes(device, case, kv_type):
+    room = {"stride": case.tokens + case.cache_len + 37, "num_rows": case.tokens + 5, "most": len(case.chosen) + 3}
+    got, expected = rows_of(device, case, kv_type, **room)
+    check_rows(got, expected, case)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("cache_len", [0, 1, 6, 255, 300, 2000])
 def test_splits_of_every_profile(device, profile, cache_len):
     """From splits that are empty to splits of many keys."""
-    chosen = [2, 0]
+    case = Case(3, cache_len, 4, 2, 64, [2, 0])
     with using_profile(device, profile):
-        got, expected = rows_of(device, 3, cache_len, 4, 2, 64, "f16", chosen, stride=cache_len + 64)
-    check_rows(got, expected, cache_len, chosen)
+        got, expected = rows_of(device, case, "f16", stride=cache_len + 64)
+    check_rows(got, expected, case)
 
 
 @pytest.mark.parametrize("profile", ["cpu", "amd"])
 @pytest.mark.parametrize("sharpness", [0.0, 30.0])
 def test_flat_and_sharp_softmax(device, profile, sharpness):
     """All keys alike; and one key that takes nearly all, with scores up to about 100."""
+    case = Case(3, 400, 2, 1, 64, [2, 1])
     with using_profile(device, profile):
-        got, expected = rows_of(device, 3, 400, 2, 1, 64, "f32", [2, 1], sharpness=sharpness)
-    check_rows(got, expected, 400, [2, 1])
+        got, expected = rows_of(device, case, "f32", sharpness=sharpness)
+    check_rows(got, expected, case)
 
 
 def test_rows_longer_than_the_keys_so_far(device):
     """An early chunk of a prompt: the row is zero up to the end of the prompt."""
-    got, expected = rows_of(device, 8, 16, 2, 1, 32, "f32", [7, 3], num_keys=90, stride=96)
-    check_rows(got, expected, 16, [7, 3])
+    case = Case(8, 16, 2, 1, 32, [7, 3])
+    got, expected = rows_of(device, case, "f32", num_keys=90, stride=96)
+    check_rows(got, expected, case)
     assert got.shape[-1] == 90
 
 
 def test_rows_shorter_than_the_keys(device):
     """A look-ahead token: only the prompt's keys are normalised and read, the row has room for the others."""
-    got, expected = rows_of(device, 1, 70, 4, 2, 32, "f32", [0], num_keys=66, stride=80)
+    got, expected = rows_of(device, Case(1, 70, 4, 2, 32, [0]), "f32", num_keys=66, stride=80)
     assert np.abs(got - expected).max() <= LIMIT
     assert (got.sum(-1) < 1).all()
 
@@ -169,7 +168,8 @@ def test_rows_shorter_than_the_keys(device):
 @pytest.mark.parametrize("where", ["query", "key"])
 def test_what_is_not_finite_reaches_its_rows_and_no_others(device, profile, kv_type, value, where):
     """Infinity too: minus infinity as a score would leave the key out in silence."""
-    tokens, cache_len, heads, kv_heads, dim, chosen = 5, 258, 6, 2, 20, [4, 1, 3]
+    case = Case(5, 258, 6, 2, 20, [4, 1, 3])
+    cache_len = case.cache_len
 
     def spoil(q, k):
         if where == "query":
@@ -177,10 +177,9 @@ def test_what_is_not_finite_reaches_its_rows_and_no_others(device, profile, kv_t
         else:
             k[cache_len + 2, 1, 7] = value  # seen by the queries at tokens 4 and 3
 
-    shape = tokens, cache_len, heads, kv_heads, dim, kv_type, chosen
     with using_profile(device, profile):
-        right, _ = rows_of(device, *shape)
-        got, _ = rows_of(device, *shape, spoil=spoil)
+        right, _ = rows_of(device, case, kv_type)
+        got, _ = rows_of(device, case, kv_type, spoil=spoil)
     touched = np.zeros(got.shape, bool)
     if where == "query":
         touched[2, 1, : cache_len + 4] = True

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tests.shaders.run_kernel import used_and_closed
 from vkprefill.errors import DeviceError
 from vkprefill.vulkan.device import Device
 
@@ -177,12 +178,7 @@ def test_what_an_error_leaves_goes_before_its_traceback(device, error):
 
 
 def test_what_outlives_its_device_is_no_harm():
-    own = Device.open()
-    buffer = own.host_array("some", np.zeros(4, np.uint32))
-    program = own.program("test")
-    program.fill(buffer)
-    program.run()
-    own.close()
+    own, buffer, program = used_and_closed()
     assert own.allocated.total() == 0 == own.num_pipelines
     with pytest.raises(DeviceError, match="closed"):
         program.run()

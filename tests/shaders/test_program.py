@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import vkprefill.vulkan.device as device_module
-from tests.shaders.run_kernel import using_profile
+from tests.shaders.run_kernel import used_and_closed, using_profile
 from vkprefill.errors import DeviceError, OutOfMemoryError
-from vkprefill.vulkan.device import Device
 
 
 @pytest.fixture
@@ -364,12 +363,7 @@ def test_lost_device_is_an_error_and_stays_lost(device, buffers, monkeypatch):
 
 
 def test_closed_device_is_an_error():
-    own = Device.open()
-    buffer = own.host_array("some", np.zeros(4, np.uint32))
-    program = own.program("test")
-    program.fill(buffer)
-    program.run()
-    own.close()
+    own, buffer, program = used_and_closed()
     own.close()
     for use in (lambda: own.buffer("more", (4,)), buffer.view, program.run, lambda: own.program("new").fill(buffer)):
         with pytest.raises(DeviceError, match="closed"):
