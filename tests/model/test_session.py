@@ -9,7 +9,8 @@ import vkprefill
 from vkprefill import SamplingConfig, Session
 
 GREEDY = SamplingConfig(temperature=0.0)
-FIRST = json.loads((Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open().readline())
+DEMO = Path(__file__).parent.parent / "data" / "demo_prompts.jsonl"
+FIRST = json.loads(DEMO.open().readline())
 QUESTIONS = ["And once more?", "Which pet does Robert keep?", "What is the access code of Vivian?", "Thank you."]
 LIMIT = 6
 
@@ -124,7 +125,8 @@ def test_closed_session(tiny):
 
 def test_an_answer_that_was_begun_is_gone_on_with(built_in, session):
     """As if the model had said it: the same tokens follow, in a session too, and nothing of it is repeated."""
-    messages = [{"role": "user", "content": FIRST["user"]}]
+    number = next(row for row in map(json.loads, DEMO.open()) if len(row["answer"]) > 2 and row["answer"].isdigit())
+    messages = [{"role": "user", "content": number["user"]}]
     whole = vkprefill.generate(built_in, messages, sampling=GREEDY)
     said = built_in.tokenizer.decode(whole.token_ids[:1])
     assert 0 < len(said) < len(whole.text)
