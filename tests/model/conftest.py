@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import vkprefill
+from tests.model.sparse_requests import SPARSE
 from tests.reference import fixtures
+from vkprefill import SpecPrefill
 from vkprefill.engine.model import Model
 from vkprefill.vulkan.probe import choose
 
@@ -52,3 +54,25 @@ def built_in(load_model) -> Model:
 def prompt() -> list[int]:
     """Random tokens; cut off what is too long."""
     return np.random.Generator(np.random.SFC64(5)).integers(0, 256, 300).tolist()
+
+
+@pytest.fixture(scope="module")
+def built_in_draft():
+    with vkprefill.load(BUILT_IN.with_name("draft.gguf"), max_context=4096) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def tiny_draft(load_model):
+    return load_model("tiny-a-f32", kv_type="f32")
+
+
+@pytest.fixture
+def pair(tiny, tiny_draft):
+    """Random models; what it took is given back."""
+    tiny_draft.logits([1])
+    before = [(m.device.allocated.total(), len(m.runner.pool.free_pages)) for m in (tiny, tiny_draft)]
+    made = SpecPrefill(tiny, tiny_draft, SPARSE)
+    yield made
+    made.close()
+    assert [(m.device.allocated.total(), len(m.runner.pool.free_pages)) for m in (tiny, tiny_draft)] == before
