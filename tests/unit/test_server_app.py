@@ -1,20 +1,11 @@
-"""The routes with a scripted engine: no GPU, no socket."""
+"""The routes with a scripted engine: no GPU, no socket. Streams have a file of their own."""
 
-import asyncio
-import json
-from collections.abc import Callable
-from dataclasses import replace
-
-import anyio
 import pytest
 
-from tests.unit.scripted_server import BEGUN, CALL, HELLO, REPORT, TIMINGS, TOOLS, events, joined
+from tests.unit.scripted_server import BEGUN, CALL, HELLO, REPORT, TOOLS, events, joined
 from vkprefill.server.api_error import ApiError
-from vkprefill.server.engine.jobs import Done, Piece, Progress, Queued
 from vkprefill.server.http import app as app_module
 from vkprefill.server.http.access import Access
-from vkprefill.server.http.app import build_app
-from vkprefill.server.http.completions import Service
 from vkprefill.server.http.wire import MAX_BODY_BYTES
 
 
@@ -61,23 +52,6 @@ def test_stream_and_whole_answer_are_the_same(send, engine, pieces, fields, want
     }
     assert choice["finish_reason"] == streamed["finish_reason"] == reason
     assert (choice["logprobs"] or {}).get("content") == streamed.get("logprobs")
-
-
-def test_order_of_a_stream(send):
-    chunks = events(
-        send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True, "return_progress": True})
-    )
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert chunks[1]["prompt_progress"] == {"total": 10, "cache": 4, "processed": 6, "time_ms": 0.5, "stage": "score"}
-    assert [c["choices"][0]["delta"] for c in chunks[2:]] == [{"content": "Hello"}, {"content": " there"}, {}]
-    assert chunks[-1]["usage"]["total_tokens"] == 15 and len({c["id"] for c in chunks}) == 1
-
-
-def test_usage_in_a_chunk_of_its_own(send):
-    body = {"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
-    *_, before, last = events(send("POST", "/v1/chat/completions", json=body))
-    assert "usage" not in before and before["choices"][0]["finish_reason"] == "stop"
-    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 5
 
 
 def test_completions(send, engine):
@@ -129,104 +103,6 @@ def test_errors_before_the_answer(send, engine, status):
         response = send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": stream})
         assert response.status_code == status and response.json()["error"]["message"] == "why"
         assert response.headers.get("retry-after") == ("7" if status == 503 else None)
-
-
-class Silent:
-    """A job of which nothing comes until the test says so: an async iterator."""
-
-    def __init__(self) -> None:
-        self.events: asyncio.Queue[object] = asyncio.Queue()
-
-    def __aiter__(self) -> "Silent":
-        return self
-
-    async def __anext__(self) -> object:
-        event = await self.events.get()
-        if isinstance(event, ApiError):
-            raise event
-        return event
-
-    async def aclose(self) -> None:
-        pass
-
-
-def sent_by(service: Service, path: str, body: dict[str, object], react: Callable[[str], None]) -> str:
-    """The text of a stream; react: called with what has come so far after each part."""
-
-    async def exchange() -> str:
-        text = ""
-
-        async def send(message: dict[str, object]) -> None:
-            nonlocal text
-            assert message.get("status", 200) == 200
-            text += message.get("body", b"").decode()
-            react(text)
-
-        async def receive() -> dict[str, object]:
-            if messages:
-                return messages.pop()
-            await anyio.sleep_forever()
-
-        messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
-        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
-        with anyio.fail_after(60):
-            await build_app(service)(scope, receive, send)
-        return text
-
-    return anyio.run(exchange)
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-@pytest.mark.parametrize("end", [Done(1, "stop", TIMINGS, REPORT), ApiError(400, "kept_ranges: no", param="x")])
-def test_stream_speaks_from_its_beginning(service, engine, path, end):
-    """Status and first chunk at once, comments while nothing comes, places in the queue where asked for, and errors
-    of the engine as events."""
-    run = Silent()
-    engine.run = lambda job: run
-    steps = iter([Queued(1, 2, 10, 7.5), Progress(1, "score", 2, 6, 4, 0.5), Piece(1, "Hi"), end])
-    pings = 0
-
-    def react(text: str) -> None:
-        nonlocal pings
-        if text.count(": ping\n\n") > pings:  # the next event comes after a comment
-            pings += 1
-            run.events.put_nowait(next(steps))
-
-    body = {"messages": HELLO, "prompt": "Hi", "stream": True, "return_progress": True}
-    text = sent_by(replace(service, ping_s=0.01), path, body, react)
-    parts = [part for part in text.split("\n\n") if part]
-    if "chat" in path:
-        assert '"role":"assistant"' in parts.pop(0)
-    assert parts[0] == ": ping" and parts.count(": ping") >= 4 and parts[-1] == "data: [DONE]"
-    chunks = [json.loads(part[6:]) for part in parts if part.startswith("data: {")]
-    assert chunks[0]["prompt_progress"] == {
-        "total": 10,
-        "cache": 0,
-        "processed": 0,
-        "time_ms": 7.5,
-        "stage": "queue",
-        "queue_position": 2,
-    }
-    assert chunks[1]["prompt_progress"]["stage"] == "score"
-    if isinstance(end, ApiError):
-        assert chunks[-1]["error"]["message"] == "kept_ranges: no"
-    else:
-        assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-
-
-def test_places_only_where_asked_for(service, engine):
-    run = Silent()
-    engine.run = lambda job: run
-    for event in (Queued(1, 2, 10, 7.5), Done(1, "stop", TIMINGS, REPORT)):
-        run.events.put_nowait(event)
-    assert "queue" not in sent_by(service, "/v1/completions", {"prompt": "Hi", "stream": True}, lambda text: None)
-
-
-def test_error_in_the_midst_of_a_stream(send, engine):
-    engine.error = ApiError(500, "the device was lost")
-    *_, last = events(send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True}))
-    assert last["error"]["message"] == "the device was lost" and last["error"]["type"] == "server_error"
-    assert send("POST", "/v1/chat/completions", json={"messages": HELLO}).status_code == 500
 
 
 @pytest.mark.parametrize(
