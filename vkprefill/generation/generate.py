@@ -1,4 +1,4 @@
-"""Prompt -> answer: generate_step (token ids) < stream_generate (pieces of text) < generate (the whole result)."""
+"""From prompt to answer: generate_step yields token ids, stream_generate pieces of text, generate the whole result."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _ratio(a: float, b: float) -> float | None:
 
 @dataclass
 class GenerationPart:
-    """A piece of the answer. text may be empty while a character is incomplete; the last part has a finish_reason.
+    """A piece of the answer. Its text may be empty while a character is incomplete; the last part has a finish_reason.
 
     finish_reason: "stop" (the model ended its answer) or "length" (max_tokens or the context is used up).
     """
@@ -165,7 +165,7 @@ def _refuse_unused(
 
 
 def template_variables(template_kwargs: Mapping[str, object] | None) -> dict[str, object]:
-    """A request's variables of the chat template. RequestError for the names that it is called with anyway.
+    """A request's variables for the chat template. RequestError for names that the template is called with anyway.
 
     enable_thinking becomes a bool, which is what templates compare it with: any other value would switch nothing.
     """

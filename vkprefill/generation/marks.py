@@ -1,4 +1,4 @@
-"""Where a prompt is marked while it is run, so that a later one that differs near its end goes on from there.
+"""Where to mark a prompt while it runs, so that a later one that differs near its end can go on from there.
 
 A mark costs a copy of the recurrent state and a shorter run, so there are few: the beginnings that the caller knows to
 be shared; the last line breaks, since a question mostly follows a document on a line of its own; and places whose

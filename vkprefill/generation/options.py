@@ -1,4 +1,4 @@
-"""What is asked of an answer, in one object that a call, a turn of a session and a job of the server pass on."""
+"""The options of an answer, in one object that a call, a turn of a session and a job of the server pass on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AnswerOptions:
             raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 1")
 
     def resolve(self, model: Model, token_ids: Sequence[int]) -> AnswerOptions:
-        """With all of the sampling settings, as the model and the prompt's last tokens ask for them."""
+        """The same with all sampling settings filled in, as the model and the prompt's last tokens ask for them."""
         return replace(
             self, sampling=self.sampling.resolve(model.metadata, ends_in_thinking(model.tokenizer, token_ids))
         )
@@ -43,7 +43,7 @@ class AnswerOptions:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a caller has called, and when it began.
+    """Functions of the caller that are called meanwhile, and when the call began.
 
     progress: of the target's prefill; scoring: of the draft's; make_sampler: from resolved settings; started: the time,
     by time.perf_counter, that ttft_ms counts from.

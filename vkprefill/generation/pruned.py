@@ -1,4 +1,4 @@
-"""Who may go on from a state that a sparse prefill left tokens out of: nobody gets an answer from another's choice.
+"""Who may go on from a state that a sparse prefill left tokens out of: no answer comes from tokens chosen for another.
 
 Two kinds of prompts may: one that would be pruned in the same way, and the next turn of the conversation that made the
 state, which extends all of it, the answer included. Every other prompt runs exact.
@@ -20,7 +20,7 @@ OPEN_THOUGHT = re.compile(r"<think>.*", re.DOTALL)
 
 @dataclass(eq=False)
 class PrunedTurn:
-    """A turn whose state lacks tokens: what was asked, of which prompt, and what was answered so far.
+    """A turn whose state lacks tokens: its prompt, what was asked of it, and the answer so far.
 
     history_n: length of the prompt without what opens the answer.
     """

@@ -139,7 +139,7 @@ class Sampler:
         return int(token_ids[order[min(drawn, len(kept) - 1)]])
 
     def _kept(self, logits: np.ndarray) -> np.ndarray:
-        """The logits that top-k, top-p and min-p leave of [K], highest first: a beginning of them."""
+        """The logits [K], highest first, that top-k, top-p and min-p leave: a beginning of the given ones."""
         if self.config.top_k:
             logits = logits[: self.config.top_k]
         if self.config.top_p < 1:

@@ -1,4 +1,4 @@
-"""A conversation: the cache is kept between turns, so that a turn prefills only what is new.
+"""A conversation, which keeps its cache between turns, so that a turn prefills only what is new.
 
 A chat template seldom repeats what it rendered before to the last token (the generation prompt and the thinking part
 go). So the place where the last message of the history ends is marked, and a turn goes on from the longest beginning of
@@ -40,11 +40,12 @@ from vkprefill.text.chat_template import begun_answer
 
 
 class Session:
-    """Several turns with one model, and a draft for speculative prefill if given. Close it to give its memory back.
+    """Several turns with one model, and a draft for speculative prefill if one is given.
 
-    draft: a model with the same vocabulary (or a SpecPrefill of this model, which others may use too); spec: settings
-    of speculative prefill; max_context: of the cache (None: all the model has); prompts: a cache that the caller keeps.
-    importance: float32 [T], of the last prompt's tokens; None where it was not scored.
+    Close it to give its memory back. draft: a model with the same vocabulary (or a SpecPrefill of this model, which
+    others may use too); spec: settings of speculative prefill; max_context: of the cache (None: all the model has);
+    prompts: a cache that the caller keeps. importance: float32 [T], of the last prompt's tokens; None where it was not
+    scored.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Session:
     def _prefill_and_mark(
         self, ids: list[int], end: int, plan: Plan, turn: PrunedTurn, timings: Timings, progress: PrefillProgress
     ) -> Plan:
-        """Run what comes before `end` and mark that; returns the plan of the rest."""
+        """Run what comes before `end` and mark the state there; returns the plan of the rest."""
         kept, start = plan.kept[plan.kept < end], time.perf_counter()
         if len(kept):
             self.model.extend(np.asarray(ids)[kept], self.cache, positions=kept, progress=progress)
@@ -192,7 +193,7 @@ class Session:
         return self._prompts.prompt
 
     def find(self, ids: Sequence[int], options: AnswerOptions) -> Mark | None:
-        """Where a prompt would go on from; None: from its beginning."""
+        """The mark that a prompt would go on from; None where it would start at its beginning."""
         if not options.cache_prompt:
             return None
         may_use = partial(may_go_on, self._resolved(options.sparse), ids, self.model.tokenizer)

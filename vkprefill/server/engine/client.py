@@ -1,5 +1,4 @@
-"""The server's side of the engine: the queue before it, jobs that are no longer wanted, an engine that is lost or
-hangs."""
+"""The server's side of the engine: the queue of jobs, those no longer wanted, and an engine that is lost or hangs."""
 
 from __future__ import annotations
 

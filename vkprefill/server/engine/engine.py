@@ -60,7 +60,7 @@ class _Cancelled(Exception):
 
 
 def run_engine(options: EngineOptions, connection: Connection) -> None:
-    """Load, then serve jobs until the pipe closes. The function that the process is started with."""
+    """Load, then serve jobs until the pipe closes. The engine's process starts here."""
     for number in (signal.SIGINT, signal.SIGTERM):  # for the server, which closes the pipe when its answers are done
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=options.log_level)
@@ -142,7 +142,7 @@ class Engine:
         self._connection = connection
 
     def serve(self) -> None:
-        """Until Stop or the end of the pipe (EOFError); a lost device ends the process."""
+        """Answer jobs until Stop or the end of the pipe (EOFError). A lost device ends the process."""
         while True:
             message = receive(self._connection)
             if isinstance(message, Job):  # a Cancel here is for a job that has ended

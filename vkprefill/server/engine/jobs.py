@@ -1,4 +1,4 @@
-"""What goes through the pipe between the server and the process that owns the GPU. Plain data, pickled."""
+"""Messages between the server and the process that owns the GPU: plain data, pickled through a pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What the engine loads. draft: None without one, then spec is not used; num_slots: conversations it
+    """What the engine loads. draft: None for no draft, and then spec is not used; num_slots: conversations it
     remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them, -1: no bound."""
 
     model: Path
@@ -57,7 +57,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Stop:
-    """End the process, the job in hand too."""
+    """End the process, and with it the job in hand."""
 
 
 # -- from the engine ---------------------------------------------------------------------------------------------------
@@ -89,13 +89,13 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Alive:
-    """The engine works, though there is nothing to tell."""
+    """A sign of life, sent when there is nothing else to tell."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Of a job's prefill. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the stage,
-    those in the cache left out."""
+    """How far a job's prefill is. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the
+    stage, without those in the cache."""
 
     job_id: int
     stage: str

@@ -58,17 +58,17 @@ class Slots:
         return self._sessions[prompts]
 
     def forget(self, session: Session) -> None:
-        """Give its memory back, and the draft's."""
+        """Give a session's memory back, the model's and the draft's."""
         session.reset()
         if self._speculative is not None:
             self._speculative.reset()
 
     def forget_others(self) -> bool:
-        """Give back the memory of all but the session in use; whether there was any."""
+        """Give back the memory of all but the session in use. Returns whether there was any."""
         return any([store.forget_others() for store in self._stores])
 
     def figures(self) -> dict[str, int]:
-        """What is remembered, by the names of StoreFigures, for both models together."""
+        """The figures of the prompt caches of both models together, by the names of StoreFigures."""
         found = [store.figures().as_dict() for store in self._stores]
         return {name: sum(one[name] for one in found) for name in found[0]}
 

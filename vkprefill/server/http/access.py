@@ -1,4 +1,4 @@
-"""Who may use the server: the names it is called by, pages of other origins, the key.
+"""Who may use the server: the names it may be called by, pages of other origins, the API key.
 
 Any page in a browser can send requests to this machine, and by a name of its own that it lets point here (DNS
 rebinding) even read the answers. Browsers tell such requests by their Host and Origin headers.
@@ -44,7 +44,7 @@ class Access:
 def access_for(
     address: str, *, allowed_hosts: Iterable[str] = (), cors_origins: Iterable[str] = (), api_key: str | None = None
 ) -> Access:
-    """Of a server that listens on this address. RequestError for names, origins or a key that cannot be meant.
+    """Rules for a server that listens on this address. RequestError for names, origins or a key that cannot be meant.
 
     On a loopback address only its own names and the allowed ones are taken; on others the allowed ones, or any where
     none is given.
@@ -144,7 +144,7 @@ class _Doors:
 
 
 def _json_from_pages(method: str, path: str, headers: Headers) -> None:
-    """Forms and requests that need no preflight are of other types."""
+    """Refuse bodies that are not JSON from pages: forms and requests without a preflight are of other types."""
     if method == "POST" and "origin" in headers and not JSON_TYPE.match(headers.get("content-type", "")):
         kind = printable(headers.get("content-type", "none"), 80)
         raise ApiError(415, f"Content-Type: found {kind}, wanted application/json from a page")

@@ -1,4 +1,4 @@
-"""The endpoints that answer prompts: body -> job -> answer, streamed or whole; ended when the client leaves."""
+"""The endpoints that answer prompts, streamed or whole. A job ends when its client leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections: how many there may be at once, and how long one may be silent, half-sent or unread.
+"""How many connections there may be at once, and how long one may be silent, half-sent or unread.
 
 uvicorn bounds none of these. Without a bound, connections that send nothing take all descriptors, and nobody else is
 answered.
@@ -48,7 +48,7 @@ def most_connections() -> int:
 
 
 def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
-    """Of a server whose connections keep to the limits, and whose log does not repeat itself."""
+    """uvicorn's settings for a server whose connections keep to the limits and whose log does not repeat itself."""
     config = uvicorn.Config(
         app,
         http=partial(Connection, limits),
@@ -67,7 +67,7 @@ def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
 
 
 class Connection(H11Protocol):
-    """uvicorn's, with limits."""
+    """uvicorn's connection, with limits."""
 
     def __init__(self, limits: Limits, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -160,7 +160,7 @@ class Connection(H11Protocol):
 
 
 class NoRepeats(logging.Filter):
-    """Lets what was logged in the last REPEAT_S seconds not through again."""
+    """A filter that holds back what was logged in the last REPEAT_S seconds."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Counters of the server in Prometheus' text format, under llama-server's names where it has one."""
+"""Counters of the server in Prometheus' text format, under llama-server's names where it has them."""
 
 from __future__ import annotations
 

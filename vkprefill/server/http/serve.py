@@ -1,4 +1,4 @@
-"""Runs the server until a signal: socket, model's file, engine, application, exit code."""
+"""Runs the server until a signal comes: the socket, the model's file, the engine, the application, the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies and the work on their text (JSON, templates, tokens): in threads, few at a time, with a bound on what waits.
+"""Reads bodies and works on their text (JSON, templates, tokens) in threads, few at a time, and bounds what waits.
 
 The work takes up to hundreds of bytes of memory for each of a body, and seconds for the longest.
 """

@@ -1,4 +1,4 @@
-"""Events of a job -> the JSON of OpenAI's API: chunks of a stream, or one answer with the same fields."""
+"""A job's events as the JSON of OpenAI's API: chunks of a stream, or one answer with the same fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checked messages of a chat request -> the form that chat templates read."""
+"""Brings the checked messages of a chat request into the form that chat templates read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description of the API at /openapi.json. What requests may hold comes from the tables that check them."""
+"""The description of the API at /openapi.json. Its requests come from the tables that check them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkprefill.specprefill.guards import STATUSES
 
 
 def openapi_document(version: str) -> Json:
-    """OpenAPI 3.1."""
+    """The document, of OpenAPI 3.1."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -1,4 +1,4 @@
-"""Checked requests -> token ids, in the server's process: mistakes are answered without a place in the queue."""
+"""Turns checked requests into token ids in the server's process, so that mistakes are answered without a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of requests -> checked requests. Pure functions over the tables of fields."""
+"""Turns bodies into checked requests: pure functions over the tables of fields."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def _conversation(asked: Json, defaults: Defaults) -> Conversation:
 
 
 def _goes_on(asked: Json, messages: list[Message]) -> bool:
-    """Whether the last message is gone on with: an assistant's is, as in llama-server, unless the request says
-    otherwise, by either of vLLM's two fields."""
+    """Whether the answer goes on with the last message: with an assistant's it does, as in llama-server,
+    unless the request says otherwise, by either of vLLM's two fields."""
     prompt, wanted = asked.get("add_generation_prompt"), asked.get("continue_final_message")
     if wanted and prompt:
         raise bad_request("continue_final_message", "found true beside add_generation_prompt: true, wanted one of them")
@@ -181,7 +181,7 @@ def _max_tokens(asked: Json, defaults: Defaults) -> int | None:
 
 
 def _stop(asked: Json) -> tuple[str, ...]:
-    """Empty texts stop nothing."""
+    """The texts that end the answer; empty ones are left out."""
     stop = asked.get("stop", [])
     return tuple(text for text in ([stop] if isinstance(stop, str) else stop) if text)
 
