@@ -183,7 +183,8 @@ void main() {
     barrier();
     for (uint r = lane; r < TQ; r += LOCAL_SIZE) {
         vec4 total = vec4(0.0);
-        for (uint i = 0; i < LANE_WORDS; i++) total += probs[r * LANE_WORDS + (r + i) % LANE_WORDS];
+        // In one order, whichever row it is: where a prompt is cut must not change a bit.
+        for (uint i = 0; i < LANE_WORDS; i++) total += probs[r * LANE_WORDS + i];
         row_stat[r].y = total.x + total.y + total.z + total.w;
     }
     barrier();

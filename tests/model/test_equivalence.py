@@ -140,3 +140,14 @@ def test_progress_is_reported(tiny, prompt):
     calls = []
     tiny.prefill(prompt, progress=lambda done, total: calls.append((done, total)))
     assert calls[-1] == (300, 300) and calls == sorted(calls) and {total for _, total in calls} == {300}
+
+
+@pytest.mark.parametrize("name", ["tiny-b-f32", "tiny-c-q4km", "built-in"])
+@pytest.mark.parametrize("place", [2, 3, 17, 64, 65, 127, 129, 255, 257, 298])
+def test_where_a_prompt_is_cut_changes_no_bit(load_model, prompt, name, place):
+    """A cached beginning of any length, so that an answer that goes on from it is the one of a fresh run."""
+    model = load_model(name, max_context=4096 if name == "built-in" else 512)
+    want, cache = model.prefill(prompt), model.new_cache()
+    model.extend(prompt[:place], cache)
+    assert np.array_equal(model.prefill(prompt[place:], cache=cache), want)
+    cache.close()

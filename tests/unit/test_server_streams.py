@@ -128,3 +128,22 @@ def test_error_in_the_midst_of_a_stream(send, engine):
     *_, last = events(send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True}))
     assert last["error"]["message"] == "the device was lost" and last["error"]["type"] == "server_error"
     assert send("POST", "/v1/chat/completions", json={"messages": HELLO}).status_code == 500
+
+
+def test_stream_that_hears_much_and_says_nothing_sends_comments(service, engine):
+    """A prompt that is read for long: its progress comes often, but the request did not ask for it."""
+    pings = 0
+
+    class Chatty(Silent):
+        async def __anext__(self) -> object:
+            await anyio.sleep(0.001)
+            return Progress(1, "prefill", 2, 6, 4, 0.5) if pings < 2 else Done(1, "stop", TIMINGS, REPORT)
+
+    def count(text: str) -> None:
+        nonlocal pings
+        pings = text.count(": ping\n\n")
+
+    engine.run = lambda job: Chatty()
+    body = {"messages": HELLO, "stream": True}
+    text = sent_by(replace(service, ping_s=0.02), "/v1/chat/completions", body, count)
+    assert text.count(": ping\n\n") >= 2 and text.endswith("data: [DONE]\n\n")

@@ -121,18 +121,22 @@ class Completion:
         await stream.start()
         if isinstance(answer, ChatAnswer):
             await stream.event(answer.first_chunk())
-        event = None
+        event, due = None, anyio.current_time() + self._service.ping_s
         while not isinstance(event, Done):
-            event = None
-            with anyio.move_on_after(self._service.ping_s):
+            event, chunks = None, []
+            with anyio.CancelScope(deadline=due):
                 event = await anext(events)
-            if event is None:
-                await stream.ping()
-                continue
             if isinstance(event, Done):
                 self._service.metrics.answered(event)
-            for chunk in _chunks(event, request, answer):
+            if event is not None:
+                chunks = list(_chunks(event, request, answer))
+            for chunk in chunks:
                 await stream.event(chunk)
+            silent = not chunks and anyio.current_time() >= due  # events that say nothing to the client do not count
+            if silent:
+                await stream.ping()
+            if chunks or silent:
+                due = anyio.current_time() + self._service.ping_s
         await stream.end()
 
     def _read(self, raw: bytes) -> tuple[AnswerRequest, Prompt]:

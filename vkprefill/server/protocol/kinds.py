@@ -146,7 +146,11 @@ class Choice(Kind):
 
     @property
     def wanted(self) -> str:
-        return " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.values)
+        words = [str(value).lower() if isinstance(value, bool) else str(value) for value in self.values]
+        spellings: dict[str, str] = {}
+        for word in words:
+            spellings.setdefault(word.lower(), word)
+        return " or ".join(spellings.values())
 
     def fits(self, value: object) -> bool:
         """Equal, and true is not 1."""

@@ -91,8 +91,8 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "truncate_prompt_tokens": (-1,),
     # its form
     "grammar": EMPTY,
-    "json_schema": EMPTY,
-    "guided_json": EMPTY,
+    "json_schema": NOTHING,  # an empty schema asks for JSON too
+    "guided_json": NOTHING,
     "guided_regex": EMPTY,
     "guided_choice": EMPTY,
     "guided_grammar": EMPTY,
