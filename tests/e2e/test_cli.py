@@ -191,3 +191,23 @@ def test_installed_command():
         pytest.skip("vkprefill is not installed beside this Python")
     result = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert result.returncode == 0 and result.stdout.startswith("vkprefill ")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--specprefill-keep-ratio", "0.2"],
+            "--specprefill-keep-ratio: not used, speculative prefill has no draft model",
+        ),
+        (["--specprefill-preset", "fork"], "--specprefill-preset: not used, speculative prefill has no draft model"),
+        (
+            ["--no-specprefill", "--specprefill-tail", "3"],
+            "--specprefill-tail: not used, speculative prefill is switched",
+        ),
+        (["-c", "40000"], "-c 40000: more than the "),
+    ],
+)
+def test_options_that_do_nothing_are_named(cli_here, gpu, options, said):
+    outcome = cli_here("generate", "-m", TINY, "--raw", "-p", "hi", "-n", "1", *options)
+    assert outcome.code == 0 and said in outcome.err

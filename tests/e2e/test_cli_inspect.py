@@ -53,6 +53,12 @@ def test_inspect_of_a_device(cli_here, gpu):
     assert_error(cli_here("inspect", "-m", TINY, "--device", "no such device"), "no devices have this in their name")
 
 
+def test_inspect_refuses_a_context_that_generate_refuses(cli_here, gpu):
+    for command in (["inspect"], ["generate", "-p", "hi"]):
+        outcome = cli_here(*command, "-m", TINY, "-c", str(1 << 28))
+        assert_error(outcome, "in one buffer, which is ")
+
+
 BROKEN = {  # bytes of the tiny model -> others
     "tokenizer": (b"gpt2", b"gpt9"),
     "template's syntax": (b"{% endfor %}", b"{% endfob %}"),

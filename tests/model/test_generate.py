@@ -236,3 +236,20 @@ def test_result_as_dict(tiny):
         "specprefill",
     ]
     json.dumps(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": b"hi"}, "prompt: found bytes, wanted text, messages or token ids"),
+        ({"prompt": bytearray(b"hi")}, "prompt: found bytearray"),
+        ({"prompt": None}, "prompt: found NoneType"),
+        ({"prompt": {"role": "user", "content": "hi"}}, "prompt: found dict"),
+        ({"draft": "draft.gguf"}, "draft: found str, wanted a loaded model or a SpecPrefill"),
+        ({"spec": {"keep_ratio": 0.2}}, "spec: found dict, wanted SpecPrefillConfig"),
+        ({"sampling": {"temperature": 0}}, "sampling: found dict, wanted SamplingConfig"),
+    ],
+)
+def test_arguments_of_another_kind(tiny, options, message):
+    with pytest.raises(vkprefill.RequestError, match=f"^{message}"):
+        vkprefill.generate(tiny, **{"prompt": "hi", **options})

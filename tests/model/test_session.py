@@ -133,3 +133,16 @@ def test_an_answer_that_was_begun_is_gone_on_with(built_in, session):
     begun = [*messages, {"role": "assistant", "content": said}]
     assert vkprefill.generate(built_in, begun, sampling=GREEDY).token_ids == whole.token_ids[1:]
     assert session.generate(begun, sampling=GREEDY).token_ids == whole.token_ids[1:]
+
+
+def test_a_newer_turn_ends_the_one_before(built_in, session):
+    """Its tokens are in the cache now: the older stream must not go on from them, nor write down what it said."""
+    messages = [{"role": "user", "content": "Hello"}]
+    older = session.stream([{"role": "user", "content": FIRST["user"]}], sampling=GREEDY, max_tokens=LIMIT)
+    next(older)
+    newer = session.generate(messages, sampling=GREEDY, max_tokens=LIMIT)
+    with pytest.raises(vkprefill.RequestError, match="session: another turn has begun"):
+        next(older)
+    assert newer.token_ids == fresh(built_in, messages)
+    messages.append({"role": "assistant", "content": newer.text})
+    ask(session, messages, QUESTIONS[1])

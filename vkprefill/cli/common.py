@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from vkprefill.cli.specprefill_options import add_specprefill_options, specprefill_config
+from vkprefill.cli.specprefill_options import add_specprefill_options, given_settings, specprefill_config
 from vkprefill.display import printable
 from vkprefill.engine.model import Model, load
 from vkprefill.engine.runner import PrefillProgress
@@ -196,8 +196,10 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
             progress=report,
         )
     with model:
+        file_context = model.config.max_position_embeddings
+        if args.ctx_size is not None and args.ctx_size > file_context:
+            notice(f"-c {args.ctx_size}: more than the {file_context} tokens that the file was trained for")
         if args.ctx_size is None:
-            file_context = model.config.max_position_embeddings
             notice(
                 f"{model.config.name} on {model.device.info.name}, context {model.max_context} tokens "
                 f"({'' if model.max_context == file_context else 'what fits; '}the file has {file_context})"
@@ -220,11 +222,16 @@ def open_pair(
     if spec is None or path is None:
         if args.specprefill and path is None:
             raise RequestError("--specprefill: there is no draft model; give one with -md FILE")
+        if given := given_settings(args):
+            why = "is off" if args.specprefill is False else "has no draft model (-md FILE)"
+            notice(f"{', '.join(given)}: not used, speculative prefill {why}")
         with open_model(args) as model:
             yield model, None, None
         return
     if args.specprefill_keep_ratio is not None and spec.select_mode != "chunk":
         notice("--specprefill-keep-ratio counts in mode chunk only (--specprefill-select-mode chunk)")
+    if args.specprefill_cumulative_mass is not None and spec.select_mode != "mass":
+        notice("--specprefill-cumulative-mass counts in mode mass only (--specprefill-select-mode mass)")
     wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
     context, num_bytes = draft_room(path, spec, wanted, kv_type(args), args.batch_size)
     with open_model(args, reserve_bytes=num_bytes) as model:

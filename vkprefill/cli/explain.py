@@ -25,7 +25,8 @@ from vkprefill.specprefill.pipeline import SpecPrefill
 
 DESCRIPTION = (
     "Show a prompt with what the draft model finds important and what speculative prefill would drop. A dry run: the "
-    "target prefills nothing. On a terminal kept text has a colour by importance (yellow to red) and dropped text is "
+    "target prefills nothing (but for a short measurement of its speed, once on a device). On a terminal kept text has "
+    "a colour by importance (yellow to red) and dropped text is "
     "dim and struck through; elsewhere dropped text stands in [- and -]. A summary goes to stderr."
 )
 

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
-from vkprefill.engine.memory import chunk_for, memory_bill
+from vkprefill.engine.memory import check_context, chunk_for, memory_bill
 from vkprefill.engine.sizes import Sizes
 from vkprefill.errors import DeviceError
 from vkprefill.gguf.config import ModelConfig
@@ -16,7 +16,7 @@ from vkprefill.gguf.file import GGUFFile, open_gguf
 from vkprefill.gguf.tensors import check_tensors, tensor_specs
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
-from vkprefill.vulkan.probe import choose
+from vkprefill.vulkan.probe import DeviceInfo, choose
 from vkprefill.vulkan.profiles import LARGEST, Profile, profile_for
 
 
@@ -38,10 +38,14 @@ def run(args: argparse.Namespace) -> int:
     config = ModelConfig.from_gguf(file)
     check_tensors(file, config)
     check_text(file, config)
-    device, profile = device_and_profile(args)
+    info, profile = device_and_profile(args)
+    device = info.name if info else None
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
     chunk = args.batch_size or (chunk_for(config, profile) if device else profile.prefill_chunk)
-    bill = memory_bill(file, Sizes(config, profile, context, kv_type(args), chunk))
+    sizes = Sizes(config, profile, context, kv_type(args), chunk)
+    if info and args.ctx_size is not None:
+        check_context(sizes, info)
+    bill = memory_bill(file, sizes)
     types = Counter(file.info(spec.name).type.name for spec in tensor_specs(config))
     parameters = sum(info_size(file.info(spec.name).shape) for spec in tensor_specs(config))
     if args.json:
@@ -94,15 +98,15 @@ def check_text(file: GGUFFile, config: ModelConfig) -> None:
         template.encode([{"role": "user", "content": "Hello"}])
 
 
-def device_and_profile(args: argparse.Namespace) -> tuple[str | None, Profile]:
-    """The name of the device that would be used, and its profile; without a device that of the largest bill."""
+def device_and_profile(args: argparse.Namespace) -> tuple[DeviceInfo | None, Profile]:
+    """The device that would be used, and its profile; without a device that of the largest bill."""
     try:
         info = choose(args.device)
     except DeviceError:
         if args.device is not None:
             raise
         return None, LARGEST
-    return info.name, profile_for(info)
+    return info, profile_for(info)
 
 
 def info_size(shape: tuple[int, ...]) -> int:

@@ -41,6 +41,12 @@ def add_specprefill_options(parser: argparse.ArgumentParser, defaults: SpecPrefi
     parser.set_defaults(specprefill_defaults=defaults)
 
 
+def given_settings(args: argparse.Namespace) -> list[str]:
+    """The flags of settings that were given."""
+    names = ["preset", *(setting.name for setting in fields(SpecPrefillConfig))]
+    return [flag(name) for name in names if getattr(args, f"specprefill_{name}") is not None]
+
+
 def specprefill_config(args: argparse.Namespace, env: Mapping[str, str] = os.environ) -> SpecPrefillConfig | None:
     """The settings that the flags ask for; None with --no-specprefill. A flag beats a variable beats a default.
 

@@ -11,6 +11,7 @@ from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile
 from vkprefill.vulkan.device import UPLOAD_SLICE_BYTES, Device
+from vkprefill.vulkan.probe import DeviceInfo
 from vkprefill.vulkan.profiles import Profile
 
 
@@ -82,14 +83,18 @@ def fit(file: GGUFFile, config: ModelConfig, device: Device, options: LoadOption
     sizes = Sizes(config, device.profile, options.max_context or PAGE, options.kv_type, chunk)
     if options.max_context is None:
         sizes = replace(sizes, max_context=_longest_context(file, sizes, device, options.reserve_bytes))
-    most = device.info.max_buffer_bytes // (sizes.page_words * 4) * PAGE
-    if sizes.max_context > most:
-        limit = device.info.max_buffer_bytes / 2**20
-        raise OutOfMemoryError(
-            f"context of {sizes.max_context} tokens: {device.info.name} allows {limit:,.0f} MiB in one buffer, "
-            f"which is {most} tokens of a layer's keys in {sizes.kv_type}"
-        )
+    check_context(sizes, device.info)
     return sizes
+
+
+def check_context(sizes: Sizes, info: DeviceInfo) -> None:
+    """OutOfMemoryError for a context whose keys of one layer are more than the device allows in one buffer."""
+    most = info.max_buffer_bytes // (sizes.page_words * 4) * PAGE
+    if sizes.max_context > most:
+        raise OutOfMemoryError(
+            f"context of {sizes.max_context} tokens: {info.name} allows {info.max_buffer_bytes / 2**20:,.0f} MiB "
+            f"in one buffer, which is {most} tokens of a layer's keys in {sizes.kv_type}"
+        )
 
 
 def chunk_for(config: ModelConfig, profile: Profile) -> int:

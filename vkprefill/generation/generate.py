@@ -110,6 +110,12 @@ class GenerationResult:
         }
 
 
+def checked_prompt(prompt: object) -> None:
+    """RequestError for what is neither text nor a list."""
+    if not isinstance(prompt, str | Sequence | np.ndarray) or isinstance(prompt, bytes | bytearray | memoryview):
+        raise RequestError(f"prompt: found {type(prompt).__name__}, wanted text, messages or token ids")
+
+
 def encode_prompt(
     model: Model,
     prompt: Prompt,
@@ -124,6 +130,7 @@ def encode_prompt(
     with: the answer is what follows. Raises RequestError for an empty prompt, and for
     system_prompt or template_kwargs that would go nowhere.
     """
+    checked_prompt(prompt)
     _refuse_unused(model, prompt, raw, system_prompt, template_kwargs)
     if isinstance(prompt, str):
         _not_empty(prompt)
@@ -323,11 +330,13 @@ def stream_generate(
     sampling: settings left out come from the file or Qwen3.5's card. Raises RequestError for a prompt that is empty or
     longer than the context.
     """
+    hooks = Hooks(progress)
+    checked_prompt(prompt)
     asked = SparseRequest(True, spec, kept_ranges, _facts(prompt))
-    options, hooks = AnswerOptions(max_tokens, sampling or SamplingConfig(), asked), Hooks(progress)
+    options = AnswerOptions(max_tokens, sampling or SamplingConfig(), asked)
     ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
     options = replace(options, sampling=options.sampling.resolve(model.metadata, thinking))
-    speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else draft
+    speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else checked_draft(draft)
     cache = model.new_cache()
     try:
         if speculative is None:
@@ -339,6 +348,13 @@ def stream_generate(
         cache.close()
         if speculative is not draft:
             speculative.close(keep_programs=True)  # the next call with this draft records nothing
+
+
+def checked_draft(draft: object) -> SpecPrefill | None:
+    """RequestError for what is neither a pair nor None."""
+    if not isinstance(draft, SpecPrefill | None):
+        raise RequestError(f"draft: found {type(draft).__name__}, wanted a loaded model or a SpecPrefill")
+    return draft
 
 
 def _facts(prompt: Prompt) -> RequestFacts:

@@ -30,6 +30,8 @@ class AnswerOptions:
     cache_prompt: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sampling, SamplingConfig):
+            raise RequestError(f"sampling: found {type(self.sampling).__name__}, wanted SamplingConfig")
         limit = self.max_tokens
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 1")

@@ -24,6 +24,7 @@ from vkprefill.generation.generate import (
     GenerationPart,
     GenerationResult,
     Timings,
+    checked_draft,
     collect,
     plan_without_draft,
     stream_tokens,
@@ -62,11 +63,13 @@ class Session:
         if isinstance(draft, Model):
             draft = SpecPrefill(model, draft, spec)
             self._owned.append(draft)
+        draft = checked_draft(draft)
         if prompts is None:
             prompts = PromptCache(model.new_cache(max_context))
             self._owned.append(prompts)
         self._speculative, self._prompts = draft, prompts
         self.importance: np.ndarray | None = None
+        self._turn: PrunedTurn | None = None  # the one that the cache follows: a newer one ends those before
 
     @property
     def cache(self) -> Cache:
@@ -112,19 +115,21 @@ class Session:
     def stream_ids(
         self, ids: Sequence[int], options: AnswerOptions | None = None, hooks: Hooks | None = None
     ) -> Iterator[GenerationPart]:
-        """As stream, for a conversation rendered by the caller."""
+        """As stream, for a conversation rendered by the caller. RequestError where another turn has begun meanwhile: its
+        tokens are in the cache now.
+        """
         options, hooks = options or AnswerOptions(), hooks or Hooks()
         model, ids = self.model, list(ids)
         asked = self._resolved(options.sparse)
         options = replace(options.resolve(model, ids), sparse=asked)
         if len(ids) >= self.cache.max_context and (self._speculative is None or not asked.enabled):
             raise ContextLengthError.of_prompt(len(ids), self.cache.max_context)
+        turn = self._turn = PrunedTurn(asked, ids, max(options.mark_at, default=len(ids)))
         reused = self._prompts.go_back(self.find(ids, options))
         places = mark_places(ids, options.mark_at, reused, model.tokenizer)
         plan = self._plan(ids, options, reused, places, hooks)
         note_holes(plan.report, self.cache.positions)
         self.importance = plan.importance
-        turn = PrunedTurn(asked, ids, max(options.mark_at, default=len(ids)))
         timings, num_kept = Timings(cache_n=reused), len(plan.kept)
 
         def ran(done: int, _: int) -> None:
@@ -141,8 +146,12 @@ class Session:
                 if part.token_id is not None:
                     turn.answer.append(part.token_id)
                 yield part
+                if self._turn is not turn:
+                    raise RequestError("session: another turn has begun; finish an answer before the next is asked for")
         finally:
-            if len(self.cache) >= rows and not self.cache.broken:  # not so after an interrupt in prefill
+            if (
+                self._turn is turn and len(self.cache) >= rows and not self.cache.broken
+            ):  # not so after an interrupt in prefill
                 self._note(ids[len(self.prompt) :], len(plan.kept), turn)
                 self._note(self.cache.token_ids[rows:], len(self.cache) - rows, turn)
                 self._prompts.mark()

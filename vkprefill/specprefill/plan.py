@@ -104,6 +104,10 @@ class SparseRequest:
     facts: RequestFacts = RequestFacts()
     fixed_n: int = 0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.config, SpecPrefillConfig | None):
+            raise RequestError(f"spec: found {type(self.config).__name__}, wanted SpecPrefillConfig")
+
     def protecting(self, config: SpecPrefillConfig) -> SpecPrefillConfig:
         """The settings with the fixed beginning among what is always kept."""
         return replace(config, protect=(*config.protect, (0, self.fixed_n))) if self.fixed_n else config
