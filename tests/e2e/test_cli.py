@@ -196,16 +196,13 @@ def test_installed_command():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--specprefill-keep-ratio", "0.2"], "--specprefill-keep-ratio: not used, speculative prefill has no draft"),
+        (["--specprefill-preset", "fork"], "--specprefill-preset: not used, speculative prefill has no draft"),
+        (["--no-specprefill", "--specprefill-tail", "3"], "--specprefill-tail: not used, speculative prefill is off"),
         (
-            ["--specprefill-keep-ratio", "0.2"],
-            "--specprefill-keep-ratio: not used, speculative prefill has no draft model",
+            ["-m", str(ROOT / "vkprefill" / "data" / "target.gguf"), "-c", "40000"],
+            "-c 40000: more than the 32768 tokens",
         ),
-        (["--specprefill-preset", "fork"], "--specprefill-preset: not used, speculative prefill has no draft model"),
-        (
-            ["--no-specprefill", "--specprefill-tail", "3"],
-            "--specprefill-tail: not used, speculative prefill is switched",
-        ),
-        (["-c", "40000"], "-c 40000: more than the "),
     ],
 )
 def test_options_that_do_nothing_are_named(cli_here, gpu, options, said):

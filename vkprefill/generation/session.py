@@ -115,8 +115,8 @@ class Session:
     def stream_ids(
         self, ids: Sequence[int], options: AnswerOptions | None = None, hooks: Hooks | None = None
     ) -> Iterator[GenerationPart]:
-        """As stream, for a conversation rendered by the caller. RequestError where another turn has begun meanwhile: its
-        tokens are in the cache now.
+        """As stream, for a conversation rendered by the caller. RequestError where another turn has begun meanwhile, as
+        its tokens are in the cache now.
         """
         options, hooks = options or AnswerOptions(), hooks or Hooks()
         model, ids = self.model, list(ids)
