@@ -136,9 +136,13 @@ def test_a_client_that_drops_its_oldest_turn(built_in, new_slots):
     assert turn().timings.cache_n >= fixed
 
 
-def talk(slots: Slots, talks: list[list[dict[str, str]]], turns: int, side_requests: int) -> list[float]:
-    """Conversations in turn, each turn followed by side requests about it; the cached share of what was there."""
-    shares = []
+def talk(
+    slots: Slots, talks: list[list[dict[str, str]]], turns: int, side_requests: int, system: str = ""
+) -> list[float]:
+    """Conversations in turn, each turn followed by side requests about it, with a system prompt that they share or
+    none; the cached share of what was there.
+    """
+    shares, instruction = [], [{"role": "system", "content": system}] if system else []
     for turn in range(turns):
         for number, messages in enumerate(talks):
             before = len(slots.model.chat_template.encode(messages, add_generation_prompt=False)) if turn else 0
@@ -148,8 +152,12 @@ def talk(slots: Slots, talks: list[list[dict[str, str]]], turns: int, side_reque
                 shares.append(answer.timings.cache_n / before)
             messages.append({"role": "assistant", "content": answer.text})
             for side in range(side_requests):
-                ask(slots, user(f"Title {side}, {turn}, {number}: {messages[-2]['content']}" + " Brief!" * 20))
+                about = f"Title {side}, {turn}, {number}: {messages[-2]['content']}"
+                ask(slots, instruction + user(about + " Brief!" * 20))
     return shares
+
+
+TITLE = "Write a concise title of three to five words for what the user asks. "
 
 
 def test_two_users_with_side_requests(load_model, new_slots):
@@ -162,6 +170,42 @@ def test_two_users_with_side_requests(load_model, new_slots):
     for messages in talks:
         messages += user("Who has a lizard?")
         assert ask(slots, messages).token_ids == fresh(model, messages)
+
+
+@pytest.mark.parametrize("side_requests", [2, 5])
+def test_side_requests_with_a_shared_system_prompt(load_model, new_slots, side_requests):
+    """They start from each other's, and make room for each other: two conversations fit beside one of them."""
+    slots = new_slots(load_model("built-in", max_context=2048))
+    talks = [user(f"User {n}. {DOCUMENT}") + [{"role": "assistant", "content": "Yes."}] for n in range(2)]
+    shares = talk(slots, talks, 5, side_requests, TITLE * 2)
+    assert min(shares) > 0.95 and not slots.model.runner.pool.free_pages
+
+
+def test_new_users_are_not_kept_out_by_old_ones(load_model, new_slots):
+    slots = new_slots(load_model("built-in", max_context=2048))
+    for group in range(2):
+        talks = [user(f"Group {group}, {n}. {DOCUMENT}") + [{"role": "assistant", "content": "Yes."}] for n in range(2)]
+        assert min(talk(slots, talks, 5, 2, TITLE * 2)[4:]) > 0.95
+
+
+def test_many_side_requests_in_a_row(load_model, new_slots):
+    slots = new_slots(load_model("built-in", max_context=1024))
+    ask(slots, user(DOCUMENT))
+    for number in range(20):
+        instruction = {"role": "system", "content": f"{number % 3}. {TITLE}"}
+        ask(slots, [instruction, *user(f"{number}. Which pet is it?" + " Brief!" * 20)])
+    assert not slots.model.runner.pool.free_pages and slots.figures()["evictions"] > 10
+    assert ask(slots, user(DOCUMENT)).timings.prompt_n < 30
+
+
+def test_what_two_hold_counts_once(load_model, new_slots):
+    """Of two questions on a document one makes room, before another short prompt: it costs a question to run again."""
+    slots = new_slots(load_model("built-in", max_context=1536))
+    note, *questions = [user(f"A note. {DOCUMENT[:600]}"), *(user(f"{DOCUMENT}\n{q}") for q in ("Who?", "Which pet?"))]
+    for messages in (note, *questions, user("Celia. " + SAMPLES[1]["user"][:1200])):
+        ask(slots, messages)
+    assert slots.figures()["evictions"] == 1
+    assert all(ask(slots, messages).timings.prompt_n < 30 for messages in (note, *questions))
 
 
 def test_five_users_in_rotation(load_model, new_slots):
@@ -183,6 +227,12 @@ def test_marks_lie_on_the_host_up_to_a_budget(built_in, new_slots):
     assert figures["conversations"] >= 2 and min(figures["device_bytes"], figures["host_bytes"]) > 0
     for messages in reversed(talks):
         assert ask(slots, messages).token_ids == fresh(built_in, messages)
+
+
+def test_without_memory_of_the_host_only_the_one_in_use_is_remembered(built_in, new_slots):
+    slots, talks = new_slots(built_in, host_bytes=0), [user(f"User {n}. {DOCUMENT[:300]}") for n in range(2)]
+    cached = [ask(slots, talks[n]).timings.cache_n > 0 for n in (0, 0, 1, 1, 0)]
+    assert cached == [False, True, False, True, False] and slots.figures()["conversations"] == 1
 
 
 def test_at_most_so_many_conversations(built_in, new_slots):

@@ -7,6 +7,7 @@ lacks nothing is preferred.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -46,15 +47,14 @@ def nothing_lacking(mark: Mark) -> bool:
 class PromptCache:
     """prompt: the tokens the cache stands for, those left out included; lacks: as for a Mark.
 
-    settled: tokens of the history, which the next turn will repeat; uses: prompts that it was good for; last_used:
-    when, by the clock of its store.
+    settled: tokens of the history, which the next turn will repeat; last_used: when, by the clock of its store.
     """
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.prompt: list[int] = []
         self.lacks: object | None = None
-        self.uses = self.last_used = self.settled = 0
+        self.last_used = self.settled = 0
         self.marked: Callable[[], None] = lambda: None  # called when a mark took memory
         self._marks: list[Mark] = []  # of rising length, each a beginning of the prompt
 
@@ -116,6 +116,14 @@ class PromptCache:
         self.marked()
         if len(self._marks) > MAX_MARKS:  # never the first, which other conversations may share, nor the last
             self._drop([min(self._marks[1:-1], key=self.gap)])
+
+    def lengths(self, most: int) -> list[int]:
+        """Of the marks of at most so many tokens that lack nothing."""
+        return [m.length for m in self._marks if m.length <= most and m.lacks is None and not m.snapshot.stale]
+
+    def num_run(self, start: int) -> int:
+        """Tokens from here on that were run."""
+        return len(self.cache) - bisect_left(self.cache.positions, start)
 
     def gap(self, mark: Mark) -> int:
         """Tokens that would have to be run again without this mark."""

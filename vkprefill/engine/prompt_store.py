@@ -1,21 +1,26 @@
 """The conversations of a model that are remembered: which one a prompt goes on from, and what makes room.
 
 Their number is bounded by memory alone. Keys and values stay on the device, in the pages of the pool; the marks of all
-conversations but the one in use lie in the host's memory, up to a budget. What is worth least goes first.
+conversations but the one in use lie in the host's memory, up to a budget.
+
+What is worth least goes first. Worth is what it would cost to have it again, in tokens to run: those that no other
+state holds. It counts the less the longer ago it was used, so a side request, such as for a title, goes before an older
+conversation that is longer. A copy of a beginning is no use of what it was copied from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.cache_pool import CachePool
-from vkprefill.engine.prompt_cache import Mark, PromptCache, preference
+from vkprefill.engine.prompt_cache import Mark, PromptCache, common_length, preference
 from vkprefill.engine.sizes import num_pages
 
 MIN_COPIED = 32  # tokens of a shared beginning that are worth a copy
-USED_ONCE = 0.4  # how likely such a prompt comes again, against one that has: most side requests never do
+FRESH = 2  # with n conversations, what was used up to about 2 n requests ago is not old: others had a turn meanwhile
 
 
 @dataclass(frozen=True)
@@ -45,28 +50,25 @@ class PromptStore:
         self._clock = self._evictions = 0
         pool.on_full = self._make_room
 
-    def choose(self, find: Callable[[PromptCache], Mark | None]) -> PromptCache:
-        """The conversation to run a prompt on; find: the mark of one that the prompt can go on from.
+    def choose(self, find: Callable[[PromptCache], Mark | None], num_tokens: int) -> PromptCache:
+        """The conversation to run a prompt of so many tokens on; find: the mark of one that it can go on from.
 
-        The one with the longest beginning is gone on with where the prompt has all of its history, else copied where
-        there is room or it would forget more than it saves.
+        The one with the longest beginning is gone on with where the prompt has all of its history. Else it is copied
+        where less has to be forgotten for the copy than of it.
         """
         marks = [mark for conversation in self._all if (mark := find(conversation)) is not None]
         best = max(marks, key=preference, default=None)
         source = next((c for c in self._all if best in c.marks), None)
         if source is None or best.length < MIN_COPIED:
             return self.choose_empty()
-        lost = len(source.prompt) - best.length
-        room = num_pages(best.snapshot.length) < len(self._pool.free_pages)
-        if best.length < source.settled and (room or lost > best.length):
-            self._note_use(source)
-            self._hold(source)
-            copy = self._empty()
-            self._hold(source, copy)
-            source.park()
-            copy.start_from(source, best)
-            source = copy
-        return self._use(source)
+        if best.length >= source.settled or not self._is_worth_a_copy(source, best, num_tokens):
+            return self._use(source)
+        self._hold(source)
+        copy = self._empty()
+        self._hold(source, copy)
+        source.park()
+        copy.start_from(source, best)
+        return self._use(copy)
 
     def choose_empty(self) -> PromptCache:
         """One to run a prompt on that takes nothing from others."""
@@ -81,7 +83,7 @@ class PromptStore:
         return bool(idle)
 
     def figures(self) -> StoreFigures:
-        kept = [c for c in self._all if len(c.cache)]
+        kept = self._kept()
         marks = [mark for c in kept for mark in c.marks]
         pages = sum(len(c.cache.pages) for c in kept)
         return StoreFigures(
@@ -100,7 +102,8 @@ class PromptStore:
         self._all, self._held = [], []
 
     def _use(self, conversation: PromptCache) -> PromptCache:
-        self._note_use(conversation)
+        self._clock += 1
+        conversation.last_used = self._clock
         self._hold(conversation)
         self._trim()
         return conversation
@@ -109,10 +112,15 @@ class PromptStore:
         while self._used() > self._host_bytes:
             self._drop_a_mark()
 
-    def _note_use(self, conversation: PromptCache) -> None:
-        self._clock += 1
-        conversation.last_used = self._clock
-        conversation.uses += 1
+    def _is_worth_a_copy(self, source: PromptCache, mark: Mark, num_tokens: int) -> bool:
+        """Whether forgetting others for a copy costs less than forgetting what comes after the mark."""
+        others, pages = [c for c in self._kept() if c is not source], num_pages(num_tokens)
+        beside = self._victims(others, pages)
+        if len(self._pool.free_pages) + sum(len(c.cache.pages) for c in beside) < pages:
+            return False
+        instead = self._victims(others, pages - len(source.cache.pages))
+        lost = source.num_run(mark.length) * self._weight(source)
+        return sum(beside.values()) < lost + sum(instead.values())
 
     def _hold(self, *conversations: PromptCache) -> None:
         """These are not to be forgotten; those before may have to make room from now on."""
@@ -125,32 +133,46 @@ class PromptStore:
         """One without content: new, or forgotten."""
         idle = self._idle()
         if self._most is not None and len(idle) >= self._most:
-            self._evict(min(idle, key=self._value))
+            self._evict(min(idle, key=self._values().__getitem__))
         found = next((c for c in self._all if c not in self._held and not len(c.cache)), None)
         if found is None:
             found = PromptCache(self._new_cache())
             found.marked = self._trim
             self._all.append(found)
         found.reset()
-        found.uses = 0
         return found
 
+    def _kept(self) -> list[PromptCache]:
+        return [c for c in self._all if len(c.cache)]
+
     def _idle(self) -> list[PromptCache]:
-        return [c for c in self._all if c not in self._held and len(c.cache)]
+        return [c for c in self._kept() if c not in self._held]
 
     def _weight(self, conversation: PromptCache) -> float:
         """How likely it is to come again: less the longer ago it was used."""
-        return (1 if conversation.uses > 1 else USED_ONCE) / (self._clock + 1 - conversation.last_used) ** 2
+        return 1 / (FRESH * len(self._kept()) + self._clock + 1 - conversation.last_used)
 
-    def _value(self, conversation: PromptCache) -> float:
-        """Tokens that would have to be run again, by how likely that is."""
-        return len(conversation.cache) * self._weight(conversation)
+    def _values(self, gone: Sequence[PromptCache] = ()) -> dict[PromptCache, float]:
+        """Of each conversation, if those were gone: its tokens that no other holds, by how likely it comes again."""
+        found = held_by_others([c for c in self._kept() if c not in gone])
+        return {c: c.num_run(max(lengths, default=0)) * self._weight(c) for c, lengths in found.items()}
+
+    def _victims(self, among: Sequence[PromptCache], pages: int) -> dict[PromptCache, float]:
+        """Conversations to forget until so many pages are free, and their values: the least valuable first. What two
+        hold is worth more as soon as one of them goes.
+        """
+        victims = dict[PromptCache, float]()
+        missing = pages - len(self._pool.free_pages)
+        while missing > 0 and (left := [c for c in among if c not in victims]):
+            values = self._values(list(victims))
+            victim = min(left, key=values.__getitem__)
+            victims[victim] = values[victim]
+            missing -= len(victim.cache.pages)
+        return victims
 
     def _make_room(self, pages: int) -> None:
-        """Forget idle conversations, the least valuable first, until so many pages are free."""
-        for conversation in sorted(self._idle(), key=self._value):
-            if len(self._pool.free_pages) >= pages:
-                return
+        """Forget idle conversations until so many pages are free, if that is possible."""
+        for conversation in self._victims(self._idle(), pages):
             self._evict(conversation)
 
     def _evict(self, conversation: PromptCache) -> None:
@@ -162,8 +184,28 @@ class PromptStore:
 
     def _drop_a_mark(self) -> None:
         """The one on the host whose loss costs least; a conversation without marks is of no use."""
-        marks = [(c.gap(mark) * self._weight(c), i, mark, c) for i, c in enumerate(self._all) for mark in c.marks]
-        _, _, mark, conversation = min((m for m in marks if m[2].snapshot.host_bytes), key=lambda m: m[:2])
+        others, least = held_by_others(self._all), list[tuple[float, Mark, PromptCache]]()
+        for conversation in self._all:
+            weight = self._weight(conversation)
+            for mark in conversation.marks:
+                if mark.snapshot.host_bytes:
+                    elsewhere = max((n for n in others[conversation] if n <= mark.length), default=0)
+                    again = min(conversation.gap(mark), mark.length - elsewhere)
+                    least.append((again * weight, mark, conversation))
+        _, mark, conversation = min(least, key=lambda one: one[0])
         conversation.drop(mark)
         if not conversation.marks and conversation not in self._held:
             self._evict(conversation)
+
+
+def held_by_others(conversations: Sequence[PromptCache]) -> dict[PromptCache, list[int]]:
+    """Of each, the lengths of those of its beginnings that another one can go on from. Nothing has more in common with
+    a prompt than its neighbours in order.
+    """
+    found: dict[PromptCache, list[int]] = {c: [] for c in conversations}
+    in_order = sorted(conversations, key=lambda c: c.prompt)
+    for one, other in pairwise(in_order):
+        common = common_length(one.prompt, other.prompt)
+        found[one] += other.lengths(common)
+        found[other] += one.lengths(common)
+    return found

@@ -184,7 +184,7 @@ class Scorer:
         elif fresh:
             self._prompts = self._conversations.choose_empty()
         else:
-            self._prompts = self._conversations.choose(partial(self._find, token_ids, kind))
+            self._prompts = self._conversations.choose(partial(self._find, token_ids, kind), len(token_ids))
 
     def _find(self, token_ids: Sequence[int], kind: ScoreKind, prompts: PromptCache) -> Mark | None:
         """Where the draft can go on from, so that all queries are still to be run."""
