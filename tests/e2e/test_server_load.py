@@ -109,6 +109,7 @@ def test_eight_clients(record_property):
         assert percentile(health, 0.5) < percentile(answers, 0.5) / 2, "/health does not wait for the engine"
 
 
+@pytest.mark.exhaustive
 def test_soak():
     """Hundreds of sparse prefills: the status stays active, and memory is as after the first ones."""
     with ServerProcess(

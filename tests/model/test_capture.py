@@ -76,7 +76,7 @@ def test_rows_of_llama_cpp(load_model, name, case_name):
 # -- bit for bit -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", pytest.param("f32", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", FIXTURES)
 def test_logits_are_the_same_bits(load_model, prompt, name, kv_type):
     model = load_model(name, kv_type=kv_type)

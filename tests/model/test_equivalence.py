@@ -33,7 +33,7 @@ def test_chunk_size_does_not_matter(tiny, prompt, chunk, count):
             assert_same(other.prefill(tokens[:length]), want[length - 1], f"prefill of {length}")
 
 
-@pytest.mark.parametrize("name", ["tiny-c-q4km", "tiny-d-mixed"])
+@pytest.mark.parametrize("name", ["tiny-c-q4km", pytest.param("tiny-d-mixed", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("profile", ["amd", "nvidia", "intel", "unknown"])
 def test_profile_does_not_matter(load_model, prompt, monkeypatch, profile, name):
     """The kernels and tiles that other devices use: all forms of the matmul."""
