@@ -110,12 +110,6 @@ class GenerationResult:
         }
 
 
-def checked_prompt(prompt: object) -> None:
-    """RequestError for what is neither text nor a list."""
-    if not isinstance(prompt, str | Sequence | np.ndarray) or isinstance(prompt, bytes | bytearray | memoryview):
-        raise RequestError(f"prompt: found {type(prompt).__name__}, wanted text, messages or token ids")
-
-
 def encode_prompt(
     model: Model,
     prompt: Prompt,
@@ -127,10 +121,11 @@ def encode_prompt(
     """(token ids, whether the model is asked to think first).
 
     raw: text as it stands, special tokens in it are read as such. Messages that end in the assistant's are gone on
-    with: the answer is what follows. Raises RequestError for an empty prompt, and for
-    system_prompt or template_kwargs that would go nowhere.
+    with: the answer is what follows. Raises RequestError for an empty prompt, and for system_prompt or template_kwargs
+    that would go nowhere.
     """
-    checked_prompt(prompt)
+    if not isinstance(prompt, str | Sequence | np.ndarray) or isinstance(prompt, bytes | bytearray | memoryview):
+        raise RequestError(f"prompt: found {type(prompt).__name__}, wanted text, messages or token ids")
     _refuse_unused(model, prompt, raw, system_prompt, template_kwargs)
     if isinstance(prompt, str):
         _not_empty(prompt)
@@ -331,10 +326,9 @@ def stream_generate(
     longer than the context.
     """
     hooks = Hooks(progress)
-    checked_prompt(prompt)
+    ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
     asked = SparseRequest(True, spec, kept_ranges, _facts(prompt))
     options = AnswerOptions(max_tokens, sampling or SamplingConfig(), asked)
-    ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
     options = replace(options, sampling=options.sampling.resolve(model.metadata, thinking))
     speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else checked_draft(draft)
     cache = model.new_cache()

@@ -149,9 +149,8 @@ class Session:
                 if self._turn is not turn:
                     raise RequestError("session: another turn has begun; finish an answer before the next is asked for")
         finally:
-            if (
-                self._turn is turn and len(self.cache) >= rows and not self.cache.broken
-            ):  # not so after an interrupt in prefill
+            ran_prompt = len(self.cache) >= rows and not self.cache.broken  # not so after an interrupt in prefill
+            if self._turn is turn and ran_prompt:
                 self._note(ids[len(self.prompt) :], len(plan.kept), turn)
                 self._note(self.cache.token_ids[rows:], len(self.cache) - rows, turn)
                 self._prompts.mark()
