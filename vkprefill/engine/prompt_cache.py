@@ -7,7 +7,6 @@ lacks nothing is preferred.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -121,9 +120,9 @@ class PromptCache:
         """Of the marks of at most so many tokens that lack nothing."""
         return [m.length for m in self._marks if m.length <= most and m.lacks is None and not m.snapshot.stale]
 
-    def num_run(self, start: int) -> int:
-        """Tokens from here on that were run."""
-        return len(self.cache) - bisect_left(self.cache.positions, start)
+    def num_after(self, start: int) -> int:
+        """Tokens of the prompt from here on."""
+        return len(self.prompt) - start
 
     def gap(self, mark: Mark) -> int:
         """Tokens that would have to be run again without this mark."""

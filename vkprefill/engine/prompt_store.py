@@ -3,8 +3,9 @@
 Their number is bounded by memory alone. Keys and values stay on the device, in the pages of the pool; the marks of all
 conversations but the one in use lie in the host's memory, up to a budget.
 
-What is worth least goes first. Worth is what it would cost to have it again, in tokens to run: those that no other
-state holds. It counts the less the longer ago it was used, so a side request, such as for a title, goes before an older
+What is worth least goes first. Worth is what it would cost to have it again, in tokens of the prompt: those that no
+other state holds. Tokens that were left out count too, since a draft would have to read them again to tell which they
+are. Worth counts the less the longer ago it was used, so a side request, such as for a title, goes before an older
 conversation that is longer. A copy of a beginning is no use of what it was copied from.
 """
 
@@ -48,6 +49,7 @@ class PromptStore:
         self._all: list[PromptCache] = []
         self._held: list[PromptCache] = []  # not to be forgotten: the one in use, and one that is copied from
         self._clock = self._evictions = 0
+        self._num_tokens = 0  # of the prompt that is run
         pool.on_full = self._make_room
 
     def choose(self, find: Callable[[PromptCache], Mark | None], num_tokens: int) -> PromptCache:
@@ -56,11 +58,12 @@ class PromptStore:
         The one with the longest beginning is gone on with where the prompt has all of its history. Else it is copied
         where less has to be forgotten for the copy than of it.
         """
+        self._num_tokens = num_tokens
         marks = [mark for conversation in self._all if (mark := find(conversation)) is not None]
         best = max(marks, key=preference, default=None)
         source = next((c for c in self._all if best in c.marks), None)
         if source is None or best.length < MIN_COPIED:
-            return self.choose_empty()
+            return self.choose_empty(num_tokens)
         if best.length >= source.settled or not self._is_worth_a_copy(source, best, num_tokens):
             return self._use(source)
         self._hold(source)
@@ -70,8 +73,9 @@ class PromptStore:
         copy.start_from(source, best)
         return self._use(copy)
 
-    def choose_empty(self) -> PromptCache:
-        """One to run a prompt on that takes nothing from others."""
+    def choose_empty(self, num_tokens: int) -> PromptCache:
+        """One to run a prompt of so many tokens on that takes nothing from others."""
+        self._num_tokens = num_tokens
         self._hold()
         return self._use(self._empty())
 
@@ -119,7 +123,7 @@ class PromptStore:
         if len(self._pool.free_pages) + sum(len(c.cache.pages) for c in beside) < pages:
             return False
         instead = self._victims(others, pages - len(source.cache.pages))
-        lost = source.num_run(mark.length) * self._weight(source)
+        lost = source.num_after(mark.length) * self._weight(source)
         return sum(beside.values()) < lost + sum(instead.values())
 
     def _hold(self, *conversations: PromptCache) -> None:
@@ -155,11 +159,11 @@ class PromptStore:
     def _values(self, gone: Sequence[PromptCache] = ()) -> dict[PromptCache, float]:
         """Of each conversation, if those were gone: its tokens that no other holds, by how likely it comes again."""
         found = held_by_others([c for c in self._kept() if c not in gone])
-        return {c: c.num_run(max(lengths, default=0)) * self._weight(c) for c, lengths in found.items()}
+        return {c: c.num_after(max(lengths, default=0)) * self._weight(c) for c, lengths in found.items()}
 
     def _victims(self, among: Sequence[PromptCache], pages: int) -> dict[PromptCache, float]:
-        """Conversations to forget until so many pages are free, and their values: the least valuable first. What two
-        hold is worth more as soon as one of them goes.
+        """Conversations to forget until so many pages are free, and their values: the least valuable first, but none
+        that the others make room without. What two hold is worth more as soon as one of them goes.
         """
         victims = dict[PromptCache, float]()
         missing = pages - len(self._pool.free_pages)
@@ -168,12 +172,20 @@ class PromptStore:
             victim = min(left, key=values.__getitem__)
             victims[victim] = values[victim]
             missing -= len(victim.cache.pages)
+        for victim in reversed(list(victims)):
+            if missing + len(victim.cache.pages) <= 0:
+                missing += len(victim.cache.pages)
+                del victims[victim]
         return victims
 
     def _make_room(self, pages: int) -> None:
-        """Forget idle conversations until so many pages are free, if that is possible."""
-        for conversation in self._victims(self._idle(), pages):
-            self._evict(conversation)
+        """Forget idle conversations until so many pages are free, if that is possible. Pages are asked for as a prompt
+        is run; which conversations go is chosen with the whole prompt in view.
+        """
+        running = sum(len(c.cache.pages) for c in self._held[-1:])
+        for conversation in self._victims(self._idle(), max(pages, num_pages(self._num_tokens) - running)):
+            if len(self._pool.free_pages) < pages:
+                self._evict(conversation)
 
     def _evict(self, conversation: PromptCache) -> None:
         conversation.reset()

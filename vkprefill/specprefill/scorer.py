@@ -182,7 +182,7 @@ class Scorer:
             if fresh:
                 self._prompts.reset()
         elif fresh:
-            self._prompts = self._conversations.choose_empty()
+            self._prompts = self._conversations.choose_empty(len(token_ids))
         else:
             self._prompts = self._conversations.choose(partial(self._find, token_ids, kind), len(token_ids))
 

@@ -50,7 +50,9 @@ class Slots:
             return self._session(prompts).find(token_ids, options)
 
         store = self._stores[0]
-        return self._session(store.choose(find, len(token_ids)) if options.cache_prompt else store.choose_empty())
+        return self._session(
+            store.choose(find, len(token_ids)) if options.cache_prompt else store.choose_empty(len(token_ids))
+        )
 
     def _session(self, prompts: PromptCache) -> Session:
         if prompts not in self._sessions:
