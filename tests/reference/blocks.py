@@ -51,6 +51,12 @@ def random_blocks(rng: np.random.Generator, rows: int, cols: int, type: str, std
     return data.reshape(rows, -1)
 
 
+def every_half() -> np.ndarray:
+    """float16 [63488]: each finite one, both signs, subnormal ones too."""
+    positive = np.arange(0x7C00, dtype=np.uint16)
+    return np.concatenate([positive, positive | 0x8000]).view(np.float16)
+
+
 def dequantize(data: np.ndarray, type: str) -> np.ndarray:
     """data uint8 [rows, row bytes] -> float64 [rows, cols], by the `gguf` package."""
     if type == "F32":

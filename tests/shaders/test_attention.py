@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.reference import attention as reference
+from tests.reference import blocks
 from tests.shaders.run_kernel import FOREIGN, PROFILES, REDUCTION, KernelRun, check, using_profile
 from tests.shaders.same_input_kernels import check_on_llama_cpp
 from vkprefill.engine import kernels
@@ -170,6 +171,31 @@ def test_several_tokens_in_splits(device, cache_len):
     expected = reference.attend(q.astype(float), k.astype(float), v.astype(float), positions[cache_len:], positions)[0]
     got = run.finish()["y"].reshape(expected.shape)
     check(f"attention T {tokens} after {cache_len}, {splits} splits", got, expected, REDUCTION)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_half_as_a_value(device, profile):
+    """One key alone has the weight 1. A driver might take subnormal halves for zero."""
+
+    def spoil(q, k, v):
+        v[:] = blocks.every_half().reshape(v.shape)
+
+    with using_profile(device, profile):
+        y, expected = attend(device, 1, 0, 248, 248, 256, "f16", spoil=spoil)
+    np.testing.assert_allclose(y, expected, rtol=2.0**-22)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_subnormal_keys(device, profile):
+    """Scores of 0 to 10.2 out of nothing but subnormal halves."""
+
+    def spoil(q, k, v):
+        q[:] = [2.0**24 / 50, 0, 0, 0]
+        k[:, 0] = np.arange(1024, dtype=np.uint16).view(np.float16)[:, None]
+
+    with using_profile(device, profile):
+        y, expected = attend(device, 1, 1023, 1, 1, 4, "f16", spoil=spoil)
+    check(f"attention to subnormal keys, {profile}", y, expected, REDUCTION)
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 30.0])

@@ -147,6 +147,20 @@ def test_flat_and_sharp_softmax(device, profile, sharpness):
     check_rows(got, expected, case)
 
 
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+def test_subnormal_keys(device, profile):
+    """Scores of 0 to 10.2 out of nothing but subnormal halves, which a driver might take for zero."""
+
+    def spoil(q, k):
+        q[:] = [2.0**24 / 50, 0, 0, 0]
+        k[:, 0] = np.arange(1024, dtype=np.uint16).view(np.float16)[:, None]
+
+    case = Case(1, 1023, 1, 1, 4, [0])
+    with using_profile(device, profile):
+        got, expected = rows_of(device, case, "f16", spoil=spoil)
+    check_rows(got, expected, case)
+
+
 def test_rows_longer_than_the_keys_so_far(device):
     """An early chunk of a prompt: the row is zero up to the end of the prompt."""
     case = Case(8, 16, 2, 1, 32, [7, 3])

@@ -29,6 +29,18 @@ def test_types(device, weight_type):
     check(f"embedding {weight_type}", got, blocks.dequantize(data, weight_type)[ids], ELEMENTWISE)
 
 
+@pytest.mark.parametrize("weight_type", ["F16", "Q8_0"])
+def test_every_half(device, weight_type):
+    """As a weight and as a scale, exactly: a driver might take subnormal ones for zero."""
+    halves = blocks.every_half().reshape(-1, 64)
+    if weight_type == "Q8_0":  # each scales 32 weights of 8 bits: their products are float32 numbers
+        quants = np.random.default_rng(4).integers(0, 256, (*halves.shape, 32), np.uint8)
+        halves = np.concatenate([halves[..., None].view(np.uint8), quants], axis=-1)
+    data = halves.reshape(len(halves), -1).view(np.uint8)
+    got = embed(device, np.arange(len(data)), data, weight_type)
+    np.testing.assert_array_equal(got, blocks.dequantize(data, weight_type))
+
+
 @pytest.mark.parametrize("weight_type", ["F32", "Q6_K", "Q8_0"])
 @pytest.mark.parametrize("tokens", [1, 2, 63, 64, 65, 127, 200])
 def test_parts(device, weight_type, tokens):

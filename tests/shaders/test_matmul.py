@@ -47,6 +47,15 @@ def test_types(device, form, weight_type):
         check(f"matmul {weight_type}, K {k}", multiply(device, x, data, weight_type), expected, REDUCTION)
 
 
+@pytest.mark.parametrize("tokens", [1, 32])
+def test_every_half_as_a_weight(device, form, tokens):
+    """Each row of x picks one column: a driver might take subnormal halves for zero where it multiplies by them."""
+    data = blocks.every_half().reshape(-1, 32).view(np.uint8)
+    x = np.eye(32, dtype=np.float32)[:tokens]
+    got = multiply(device, x, data, "F16", one_row=tokens == 1)
+    np.testing.assert_array_equal(got.reshape(tokens, -1), blocks.dequantize(data, "F16").T[:tokens])
+
+
 LAYOUT_TYPES = [t for t in blocks.TYPES if t not in ("Q4_0", "Q5_0")]  # stored as Q4_1 and Q5_1
 
 
