@@ -39,6 +39,11 @@ test-swiftshader: setup
 	VK_DRIVER_FILES=$(CURDIR)/build/swiftshader/vk_swiftshader_icd.json \
 	.venv/bin/python -m pytest tests/shaders tests/model
 
+# The newest Mesa driver for AMD, unpacked in build/780m, and an emulated Radeon 780M beneath it (tools/run_780m.sh runs Python on it).
+.PHONY: setup-780m
+setup-780m: setup
+	@tools/setup_780m.sh
+
 # Tests, then benchmarks of record, on a GPU.
 .PHONY: check-gpu
 check-gpu: setup
