@@ -23,6 +23,7 @@ import numpy as np
 from vkprefill.errors import DeviceError, OutOfMemoryError
 from vkprefill.vulkan.allocation import Allocation, Ledger, last_serial
 from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.host_memory import free_ram_bytes
 from vkprefill.vulkan.probe import DeviceInfo, choose, probe
 from vkprefill.vulkan.profiles import AMD, Profile, profile_for
 from vkprefill.vulkan.program import Program
@@ -343,15 +344,3 @@ class Device:
         self._manager.destroy()  # a second time, it does nothing
         self._algorithms.clear()
         self._ledger.clear()
-
-
-def free_ram_bytes() -> int:
-    """MemAvailable of the machine, or of the control group this process is confined to, whichever is less."""
-    with open("/proc/meminfo") as lines:
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    try:
-        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
-            free = min(free, int(limit.read()) - int(used.read()))
-    except (OSError, ValueError):  # no control group, or "max"
-        pass
-    return free

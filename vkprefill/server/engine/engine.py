@@ -45,7 +45,7 @@ from vkprefill.server.engine.prompt_details import prompt_details
 from vkprefill.server.engine.slots import CacheLimits, Slots
 from vkprefill.specprefill.pair import draft_room, prepare_pair
 from vkprefill.text.stop_strings import StopStrings
-from vkprefill.vulkan.device import free_ram_bytes
+from vkprefill.vulkan.host_memory import free_ram_bytes
 
 log = logging.getLogger("vkprefill")
 

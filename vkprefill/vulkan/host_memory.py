@@ -1,0 +1,28 @@
+"""How much of the machine's memory is free for this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CONTROL_GROUPS = (  # as a container sees its own: limit, use, and what of the use the kernel would give up
+    ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+)
+
+
+def free_ram_bytes(root: Path = Path("/")) -> int:
+    """MemAvailable of the machine, or what is left to the control group this process is confined to, if that is less.
+    Pages of files that a group has read count as its use, but make room for others: they are taken as free.
+    """
+    lines = (root / "proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    groups = root / "sys/fs/cgroup"
+    for limit, use, files in CONTROL_GROUPS:
+        try:
+            left = int((groups / limit).read_text()) - int((groups / use).read_text())
+            statistics = dict(line.split() for line in (groups / use).with_name("memory.stat").read_text().splitlines())
+            left += sum(int(statistics.get(name, 0)) for name in files)
+        except (OSError, ValueError):  # no such control group, or its limit is "max"
+            continue
+        free = min(free, left)
+    return free
