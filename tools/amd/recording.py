@@ -58,11 +58,13 @@ class _RecordingDevice(Device):
     def _connect(self) -> None:
         pass
 
-    def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch") -> Buffer:
+    def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch", filled_by_cpu=False) -> Buffer:
         # Zeros take no memory of the system where they are not looked at.
         owner = Allocation(self)
         owner.tensor = SimpleNamespace(data=lambda: np.zeros(int(np.prod(shape)), np.uint32))
-        return Buffer(label, tuple(int(n) for n in shape), np.dtype(dtype), memory, kind, owner)
+        return Buffer(
+            label, tuple(int(n) for n in shape), np.dtype(dtype), memory, kind, owner, visible=memory == "host"
+        )
 
     def require(self, num_bytes: int, what: str, *, host_bytes: int = 0) -> None:
         pass

@@ -1,7 +1,8 @@
 """File -> device: matrices packed and split by rows into parts, vectors as float32.
 
-Slices of rows are checked for NaN and packed by threads (numpy works without the interpreter lock) while the slice
-before is uploaded.
+Slices of rows are checked for NaN and packed by threads (numpy works without the interpreter lock): on a CPU, whose
+memory is all one, to where they stay; for a GPU while the slice before is uploaded. What was read of the file does not
+stay in this process's memory.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-from gguf import GGMLQuantizationType
 
 from vkprefill.gguf.config import FULL_ATTENTION, OUTPUT, TOKEN_EMBEDDING, ModelConfig
 from vkprefill.gguf.file import GGUFFile
@@ -114,7 +115,7 @@ def load_weights(file: GGUFFile, config: ModelConfig, device: Device, progress: 
     total, done = weight_bytes(file, config), 0
     pools, places = _allocate(list(_pieces(file, config)), device)
     tensors: dict[str, Matrix | Buffer] = {}
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with _threads() as pool:
         for spec in tensor_specs(config):
             if spec.role == "matrix":
                 tensors[spec.name] = _load_matrix(file, spec, places[spec.name], device, pool)
@@ -125,6 +126,26 @@ def load_weights(file: GGUFFile, config: ModelConfig, device: Device, progress: 
             if progress:
                 progress("loading weights", done, total)
     return _assemble(tensors, config, pools)
+
+
+@contextmanager
+def _threads() -> Iterator[ThreadPoolExecutor]:
+    """Threads to pack with. They write into memory that goes back when an exception ends this block, so they are waited
+    for, the milliseconds that a slice takes, also when Ctrl-C comes again meanwhile.
+    """
+    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    try:
+        yield pool
+    finally:
+        interrupt, ended = None, False
+        while not ended:
+            try:
+                pool.shutdown(cancel_futures=True)
+                ended = True
+            except KeyboardInterrupt as again:
+                interrupt = again
+        if interrupt:
+            raise interrupt
 
 
 def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int]]:
@@ -156,7 +177,10 @@ def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> tuple[list[
             sizes.append(0)
         starts.append((len(sizes) - 1, sizes[-1]))
         sizes[-1] += words
-    pools = [device.buffer(f"weights {i}", (size,), np.uint32, kind="weights") for i, size in enumerate(sizes)]
+    pools = [
+        device.buffer(f"weights {i}", (size,), np.uint32, kind="weights", filled_by_cpu=True)
+        for i, size in enumerate(sizes)
+    ]
     places: dict[str, list[Buffer]] = {}
     for (name, label, words), (pool, offset) in zip(pieces, starts, strict=True):
         places.setdefault(name, []).append(pools[pool].part(label, offset, (words,)))
@@ -171,15 +195,27 @@ def _load_matrix(
     step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
     parts = []
     for place, (first, count) in zip(places, part_rows(rows, row_bytes), strict=True):
-        slices = ((a, min(step, first + count - a)) for a in range(first, first + count, step))
-        device.upload(place, _ahead(pool, lambda part: _pack(file, spec.name, weight_type, *part), slices))
+        words = place.view() if place.visible else None
+
+        def pack(start: int, first: int = first, end: int = first + count, words: np.ndarray | None = words):
+            num_rows = min(step, end - start)
+            at = slice((start - first) * row_bytes // 4, (start - first + padded_rows(num_rows)) * row_bytes // 4)
+            return _pack(file, spec.name, slice(start, start + num_rows), None if words is None else words[at])
+
+        slices = _ahead(pool, pack, range(first, first + count, step))
+        if words is None:
+            device.upload(place, slices)
+        else:
+            deque(slices, maxlen=0)
         parts.append(MatrixPart(first, count, place))
     return Matrix(spec.name, layout_of(weight_type).name, rows, columns, tuple(parts))
 
 
-def _pack(file: GGUFFile, name: str, weight_type: GGMLQuantizationType, first: int, count: int) -> np.ndarray:
-    check_finite(file, name, first, count)
-    return pack_rows(file.data(name)[first : first + count], weight_type)
+def _pack(file: GGUFFile, name: str, rows: slice, out: np.ndarray | None) -> np.ndarray:
+    check_finite(file, name, rows.start, rows.stop - rows.start)
+    packed = pack_rows(file.data(name)[rows], file.info(name).type, out)
+    file.release(name, rows)
+    return packed
 
 
 def _ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator:

@@ -82,6 +82,7 @@ class GGUFFile:
     metadata: dict[str, object]
     tensors: dict[str, TensorInfo]
     _bytes: np.ndarray = field(repr=False)  # uint8 [size_bytes], read-only view of the map
+    _map: mmap.mmap | None = field(default=None, repr=False)
 
     @cached_property
     def label(self) -> str:
@@ -99,6 +100,18 @@ class GGUFFile:
         """uint8 [rows, row_bytes], a read-only view of the file. Raises GGUFError when the tensor is missing."""
         info = self.info(name)
         return self._bytes[info.offset : info.offset + info.num_bytes].reshape(info.num_rows, info.row_bytes)
+
+    def release(self, name: str, rows: slice) -> None:
+        """Let go of the memory behind rows of a tensor: it counts to this process once read, and comes back from the
+        file when read again.
+        """
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            info = self.info(name)
+            start, end = (
+                (info.offset + row * info.row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE for row in (rows.start, rows.stop)
+            )
+            if end > start:
+                self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
 
     def dequantize(self, name: str) -> np.ndarray:
         """float32 in the tensor's shape, a copy (the whole tensor: for vectors, tools and tests).
@@ -127,7 +140,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     metadata = _read_metadata(header, num_keys)
     _refuse_split(metadata, label)
     tensors = _read_tensors(header, num_tensors, _alignment(metadata, label))
-    return GGUFFile(path, len(mapped), metadata, tensors, np.frombuffer(mapped, np.uint8))
+    return GGUFFile(path, len(mapped), metadata, tensors, np.frombuffer(mapped, np.uint8), mapped)
 
 
 def _map_file(path: Path, label: str) -> mmap.mmap:

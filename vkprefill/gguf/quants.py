@@ -5,6 +5,9 @@ the head of shaders/include/quant_<layout>.glsl, which reads them. Everything is
 quants, which become unsigned by adding their offset, and Q4_0 and Q5_0, which become Q4_1 and Q5_1 with m = -8 d and
 -16 d (exact in half precision: a power of two times d; a d beyond 4096, which no quantiser writes, would overflow and
 is refused).
+
+What a start costs is this: no plane is made first and moved then. Bits are moved by exchanges between whole arrays
+(`_exchange`), and what they give is written to its place in one step (`_Planes`).
 """
 
 from __future__ import annotations
@@ -82,11 +85,11 @@ def packed_row_bytes(weight_type: T, row_length: int) -> int:
     return -(-row_length // layout.unit_weights) * layout.unit_words * 4
 
 
-def pack_rows(data: np.ndarray, weight_type: T) -> np.ndarray:
+def pack_rows(data: np.ndarray, weight_type: T, out: np.ndarray | None = None) -> np.ndarray:
     """Pack rows of blocks.
 
-    data: uint8 [rows, row_bytes] as in the file. Returns uint32, flat, padded_rows(rows) * row words; rows added are
-    zero.
+    data: uint8 [rows, row_bytes] as in the file; out: where to, uint32 (None: a new array). Returns it, flat,
+    padded_rows(rows) * row words; rows added are zero.
     """
     layout = layout_of(weight_type)
     rows = padded_rows(len(data))
@@ -100,21 +103,37 @@ def pack_rows(data: np.ndarray, weight_type: T) -> np.ndarray:
     if short := -blocks.shape[1] % blocks_in_unit:
         blocks = np.concatenate([blocks, np.zeros((rows, short, block_bytes), np.uint8)], axis=1)
     units = blocks.reshape(rows, -1, blocks_in_unit, block_bytes)
-    planes = [_interleave(plane) for plane in PACKERS[weight_type](units)]
-    return np.concatenate(planes, axis=2).reshape(-1)
+    if out is None:
+        out = np.empty(rows * units.shape[1] * layout.unit_words, np.uint32)
+    PACKERS[weight_type](units, _Planes(out, rows, units.shape[1]))
+    return out
 
 
-def _interleave(plane: np.ndarray) -> np.ndarray:
-    """[rows, units, planes, words] u32 -> [rows / 32, units, planes * 32 * words]: a plane holds `words` of each of 32
-    rows.
+class _Planes:
+    """The planes of all units, one after another: a plane holds an item of each of 32 rows."""
+
+    def __init__(self, out: np.ndarray, rows: int, units: int) -> None:
+        self._words = out.reshape(rows // ROW_GROUP, units, -1)
+        self._at = 0
+
+    def put(self, *parts: np.ndarray) -> None:
+        """Write the next planes. parts: items [rows, units, n] each; their planes alternate: the first of each part,
+        the second of each, ...
+        """
+        item, count = parts[0].dtype, parts[0].shape[2] * len(parts)
+        end = self._at + count * ROW_GROUP * item.itemsize // 4
+        items = self._words[:, :, self._at : end].view(item)
+        items = items.reshape(*items.shape[:2], count, ROW_GROUP).transpose(0, 3, 1, 2)
+        for i, part in enumerate(parts):
+            items[..., i :: len(parts)] = part.reshape(-1, ROW_GROUP, *part.shape[1:])
+        self._at = end
+
+
+def _items(words: np.ndarray) -> np.ndarray:
+    """u32 or u64 [rows, units, ...] -> items of 4 words [rows, units, n], which are moved as one: several times as fast
+    as words.
     """
-    rows, units, planes, words = plane.shape
-    if words == 4:  # moved as one item of 16 bytes: several times as fast
-        items = np.ascontiguousarray(plane).view(np.complex128)[..., 0]
-        grouped = items.reshape(rows // ROW_GROUP, ROW_GROUP, units, planes).transpose(0, 2, 3, 1)
-    else:
-        grouped = plane.reshape(rows // ROW_GROUP, ROW_GROUP, units, planes, words).transpose(0, 2, 3, 1, 4)
-    return np.ascontiguousarray(grouped).view(np.uint32).reshape(rows // ROW_GROUP, units, planes * ROW_GROUP * words)
+    return words.view(np.complex128).reshape(*words.shape[:2], -1)
 
 
 def _words(values: np.ndarray) -> np.ndarray:
@@ -122,178 +141,194 @@ def _words(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values).view(np.uint32)
 
 
-def _word_pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes [..., 32] -> u32 [..., 4] twice: bytes 8p..8p+3 and 8p+4..8p+7 of each p."""
-    words = _words(values).reshape(*values.shape[:-1], 4, 2)
-    return words[..., 0], words[..., 1]
+def _exchange(a: np.ndarray, b: np.ndarray, shift: int, mask: int) -> None:
+    """Exchange the bits mask << shift of each byte of a with the bits mask of b's, in place."""
+    moved = a >> a.dtype.type(shift)
+    moved ^= b
+    moved &= a.dtype.type(mask * (0x0101010101010101 if a.itemsize == 8 else 0x01010101))
+    b ^= moved
+    moved <<= a.dtype.type(shift)
+    a ^= moved
 
 
-def _nibbles(q: np.ndarray) -> np.ndarray:
-    """Bytes [..., 32] of two weights each -> u32 [..., 2, 4]: those of the low nibbles, those of the high ones.
+def _nibbles(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """u32 [..., 2 n] whose bytes are two weights each -> u32 [..., n] of the low nibbles, of the high ones.
 
-    Word p: weights 8p + c in the low, 8p + 4 + c in the high nibble of byte c.
+    Word p: of bytes 8p + c in the low, of 8p + 4 + c in the high nibble of byte c.
     """
-    low = np.uint32(0x0F0F0F0F)
-    a, b = _word_pairs(q)
-    return np.stack([(a & low) | ((b & low) << 4), ((a >> 4) & low) | (b & ~low)], axis=-2)
+    low, high = words[..., 0::2].copy(), words[..., 1::2].copy()
+    _exchange(low, high, 4, 0x0F)
+    return low, high
 
 
 def _halved_nibbles(q: np.ndarray) -> np.ndarray:
-    """Bytes [..., 16], weights 0..15 in the low and 16..31 in the high nibbles -> u32 [..., 4] as _nibbles."""
-    return _nibbles(np.concatenate([q & 15, q >> 4], axis=-1))[..., 0, :]
-
-
-def _join(words: np.ndarray, bits: int) -> np.ndarray:
-    """u32 [..., 4] -> u32 [...]: word p moved up by p * bits. (Four terms: a numpy reduction would take five times as
-    long.)
+    """Bytes [rows, units, blocks, 16], weights 0..15 in the low and 16..31 in the high nibbles -> items of 4 words
+    [rows, units, blocks]: word p: weights 8p + c in the low, 8p + 4 + c in the high nibble of byte c.
     """
-    return words[..., 0] | words[..., 1] << bits | words[..., 2] << 2 * bits | words[..., 3] << 3 * bits
+    low, high = _nibbles(_words(q))
+    joined = np.empty((*low.shape[:3], 2), np.uint64)
+    joined[..., 0], joined[..., 1] = low.view(np.uint64)[..., 0], high.view(np.uint64)[..., 0]
+    return _items(joined)
 
 
-def _fifth_bits(bits: np.ndarray) -> np.ndarray:
-    """Bytes [..., 32], of which bit 0 counts -> u32 [..., 1]; byte c, bit p: weight 8p + c; bit 4 + p: weight 8p + 4 +
-    c.
-    """
-    one = np.uint32(0x01010101)
-    a, b = _word_pairs(bits)
-    return _join((a & one) | (b & one) << 4, 1)[..., None]
-
-
-def _high_pairs(h: np.ndarray) -> np.ndarray:
-    """Bytes [..., 32], each two bits of four weights -> u32 [..., 4, 2], a row for each of the four; byte c, bits 2p,
-    2p + 1: weight 8p + c (first), 8p + 4 + c (second word).
-    """
-    three = np.uint32(0x03030303)
-    pairs = np.empty((*h.shape[:-1], 4, 2), np.uint32)
-    for second, words in enumerate(_word_pairs(h)):
-        for i in range(4):
-            pairs[..., i, second] = _join((words >> 2 * i) & three, 2)
-    return pairs
-
-
-def _k_scales(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The 12 scale bytes of Q4_K and Q5_K -> 6-bit scales and mins, u8 [..., 8] each."""
-    first, second, third = s[..., 0:4], s[..., 4:8], s[..., 8:12]
-    scales = np.concatenate([first & 63, (third & 15) | ((first >> 6) << 4)], axis=-1)
-    mins = np.concatenate([second & 63, (third >> 4) | ((second >> 6) << 4)], axis=-1)
-    return scales, mins
-
-
-def _bit_fields(values: np.ndarray, bits: int) -> np.ndarray:
-    """[..., n] -> u32 [...]: value i at bit i * bits."""
-    shifts = np.arange(values.shape[-1], dtype=np.uint32) * np.uint32(bits)
-    return np.bitwise_or.reduce(values.astype(np.uint32) << shifts, axis=-1)
-
-
-def _k_header(block: np.ndarray) -> np.ndarray:
-    """Blocks [rows, units, bytes] that start with d, dmin and 12 scale bytes -> u32 [rows, units, 1, 4]
+def _k_header(words: np.ndarray) -> np.ndarray:
+    """Blocks u32 [rows, units, n] that start with d, dmin and 12 scale bytes -> an item [rows, units, 1]
     (k_header.glsl).
+
+    The 8 scales and 8 mins have 6 bits. Low nibbles of scales 0..3: of bytes 0..3; of mins 0..3: of bytes 4..7; of
+    scales 4..7: of bytes 8..11, of mins 4..7: the high nibbles there. The two bits above them: bits 4, 5 of bytes 0..7
+    for 0..3, bits 6, 7 of the same for 4..7.
     """
-    scales, mins = _k_scales(block[..., 4:16])
-    high = _bit_fields(scales >> 4, 2) | (_bit_fields(mins >> 4, 2) << np.uint32(16))
-    words = [_words(block[..., 0:4])[..., 0], _bit_fields(scales & 15, 4), _bit_fields(mins & 15, 4), high]
-    return np.stack(words, axis=-1)[:, :, None, :]
+    first, second, third = (words[..., i].copy() for i in (1, 2, 3))
+    header = np.empty((*words.shape[:2], 4), np.uint32)
+    header[..., 0] = words[..., 0]
+    header[..., 1] = _joined(first, 4) | _joined(third, 4) << np.uint32(16)
+    header[..., 2] = _joined(second, 4) | _joined(third >> np.uint32(4), 4) << np.uint32(16)
+    high = [_joined(part >> np.uint32(shift), 2) for part in (first, second) for shift in (4, 6)]
+    header[..., 3] = high[0] | high[1] << np.uint32(8) | high[2] << np.uint32(16) | high[3] << np.uint32(24)
+    return _items(header)
 
 
-def _pack_q4_k(units: np.ndarray) -> list[np.ndarray]:
+def _joined(words: np.ndarray, bits: int) -> np.ndarray:
+    """u32 whose 4 bytes hold `bits` that count each -> u32 with these side by side at its low end."""
+    field = (1 << bits) - 1
+    values = words & np.uint32(field * 0x01010101)
+    values |= values >> np.uint32(8 - bits)
+    values &= np.uint32(((1 << 2 * bits) - 1) * 0x00010001)
+    values |= values >> np.uint32(16 - 2 * bits)
+    values &= np.uint32((1 << 4 * bits) - 1)
+    return values
+
+
+def _pack_q4_k(units: np.ndarray, planes: _Planes) -> None:
+    words = _words(units[:, :, 0])
+    planes.put(_k_header(words))
+    low, high = _nibbles(words)  # with the header, two words of each: a copy of all goes faster than one of parts
+    planes.put(_items(low[..., 2:]), _items(high[..., 2:]))
+
+
+def _pack_q5_k(units: np.ndarray, planes: _Planes) -> None:
+    words = _words(units[:, :, 0])
+    planes.put(_k_header(words))
+    low, high = _nibbles(words)
+    planes.put(_items(low[..., 6:]), _items(high[..., 6:]))
+    planes.put(*_fifth_bits(words[..., 4:12]))
+
+
+def _fifth_bits(words: np.ndarray) -> list[np.ndarray]:
+    """u32 [rows, units, 8] whose byte i has the fifth bits of weight i of sub-blocks 0..7 -> for each of these
+    [rows, units, 1]; byte c, bit p: weight 8p + c; bit 4 + p: weight 8p + 4 + c.
+
+    In each byte, a square of 8 words by 8 bits is transposed.
+    """
+    rows = [words[..., i : i + 1].copy() for i in (0, 2, 4, 6, 1, 3, 5, 7)]  # by the bit that a word's bits become
+    for shift, mask in ((4, 0x0F), (2, 0x33), (1, 0x55)):
+        for i in range(8):
+            if not i & shift:
+                _exchange(rows[i], rows[i + shift], shift, mask)
+    return rows
+
+
+def _pack_q6_k(units: np.ndarray, planes: _Planes) -> None:
     block = units[:, :, 0]
-    lead = block.shape[:2]
-    return [_k_header(block), _nibbles(block[..., 16:144].reshape(*lead, 4, 32)).reshape(*lead, 8, 4)]
+    planes.put(_items(_words(block[..., 192:208])))
+    low, high = _nibbles(_words(block[..., 0:128]))
+    for half in (0, 8):  # words, of 64 weights each
+        planes.put(_items(low[..., half : half + 8]))
+        planes.put(_items(high[..., half : half + 8]))
+    planes.put(*_high_pairs(block[..., 128:192]))
+    planes.put(block[..., 208:210].copy().view(np.uint16).astype(np.uint32))
 
 
-def _pack_q5_k(units: np.ndarray) -> list[np.ndarray]:
+def _high_pairs(h: np.ndarray) -> list[np.ndarray]:
+    """Bytes [rows, units, 64], each two bits of four weights -> for sub-blocks 0 and 4, 1 and 5, .. items of two words
+    [rows, units, 2]; byte c, bits 2p, 2p + 1: weight 8p + c (first), 8p + 4 + c (second word).
+
+    In each byte, a square of 4 words by 4 pairs of bits is transposed.
+    """
+    words = np.ascontiguousarray(h).view(np.uint64).reshape(*h.shape[:2], 2, 4)
+    rows = [words[..., p].copy() for p in range(4)]
+    for i, j, shift, mask in ((0, 2, 4, 0x0F), (1, 3, 4, 0x0F), (0, 1, 2, 0x33), (2, 3, 2, 0x33)):
+        _exchange(rows[i], rows[j], shift, mask)
+    return rows
+
+
+def _pack_iq4_xs(units: np.ndarray, planes: _Planes) -> None:
     block = units[:, :, 0]
-    lead = block.shape[:2]
-    bits = block[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]  # [.., sub-block, 32]
-    return [
-        _k_header(block),
-        _nibbles(block[..., 48:176].reshape(*lead, 4, 32)).reshape(*lead, 8, 4),
-        _fifth_bits(bits),
-    ]
-
-
-def _pack_q6_k(units: np.ndarray) -> list[np.ndarray]:
-    block = units[:, :, 0]
-    lead = block.shape[:2]
-    low = np.swapaxes(_nibbles(block[..., 0:128].reshape(*lead, 2, 2, 32)), 3, 4)  # half, nibble, group mod 2
-    high = _high_pairs(block[..., 128:192].reshape(*lead, 2, 32))
-    d = np.zeros((*lead, 1, 4), np.uint8)
-    d[..., 0, :2] = block[..., 208:210]
-    scales = _words(block[..., 192:208])[:, :, None, :]
-    return [scales, low.reshape(*lead, 8, 4), high.reshape(*lead, 8, 2), _words(d)]
-
-
-def _pack_iq4_xs(units: np.ndarray) -> list[np.ndarray]:
-    block = units[:, :, 0]
-    return [_halved_nibbles(block[..., 8:136].reshape(*block.shape[:2], 8, 16)), _words(block[..., 0:8])[:, :, None, :]]
+    planes.put(_halved_nibbles(block[..., 8:136].reshape(*block.shape[:2], 8, 16)))
+    planes.put(_words(block[..., 0:8]).view(np.uint64))
 
 
 def _two_halves(units: np.ndarray) -> np.ndarray:
-    """The half at the head of each of the two blocks of a unit -> u32 [rows, units, 1, 1]."""
-    return _words(units[..., 0:2].reshape(*units.shape[:2], 4))[:, :, None, :]
+    """The half at the head of each of the two blocks of a unit -> u32 [rows, units, 1]."""
+    return _words(units[..., 0:2].reshape(*units.shape[:2], 4))
 
 
-def _pack_q8_0(units: np.ndarray) -> list[np.ndarray]:
-    quants = np.stack(_word_pairs(units[..., 2:34]), axis=-2) ^ np.uint32(
-        0x80808080
-    )  # [rows, units, sub-block, half, p]
-    return [quants.reshape(*units.shape[:2], 4, 4), _two_halves(units)]
+def _pack_q8_0(units: np.ndarray, planes: _Planes) -> None:
+    quants = _words(units[..., 2:34])  # [rows, units, block, 8]
+    quants ^= np.uint32(0x80808080)
+    planes.put(_items(quants[..., 0::2].copy()), _items(quants[..., 1::2].copy()))
+    planes.put(_two_halves(units))
 
 
 def _half_with_min(d: np.ndarray, factor: int) -> np.ndarray:
-    """Halves d as bytes [..., 2] -> u32 [..., 1] of d and m = -factor * d as halves."""
+    """Halves d as bytes [..., 2] -> u32 [...] of d and m = -factor * d as halves."""
     value = np.ascontiguousarray(d).view(np.float16)
     with np.errstate(over="ignore", invalid="ignore"):
         m = (value.astype(np.float32) * np.float32(-factor)).astype(np.float16)
     if not np.isfinite(m).all():
         raise GGUFError(f"scale of a block: found one beyond {65504 // factor}, which cannot be a quantised weight")
-    return _words(np.concatenate([value, m], axis=-1).view(np.uint8))
+    return _words(np.concatenate([value, m], axis=-1).view(np.uint8))[..., 0]
 
 
-def _pack_q4_1(units: np.ndarray) -> list[np.ndarray]:
-    return [_halved_nibbles(units[..., 4:20]), _words(units[..., 0:4])]
+def _pack_q4_1(units: np.ndarray, planes: _Planes) -> None:
+    planes.put(_halved_nibbles(units[..., 4:20]))
+    planes.put(_words(units[..., 0:4])[..., 0])
 
 
-def _pack_q4_0(units: np.ndarray) -> list[np.ndarray]:
-    return [_halved_nibbles(units[..., 2:18]), _half_with_min(units[..., 0:2], 8)]
+def _pack_q4_0(units: np.ndarray, planes: _Planes) -> None:
+    planes.put(_halved_nibbles(units[..., 2:18]))
+    planes.put(_half_with_min(units[..., 0:2], 8))
 
 
 def _q5_bits(bits: np.ndarray) -> np.ndarray:
-    """The u32 of fifth bits as bytes [..., 4], bit i of weight i -> bytes [..., 32]."""
-    return np.unpackbits(bits, axis=-1, bitorder="little")
+    """The fifth bits as bytes [rows, units, 2, 4], bit i of weight i -> u32 [rows, units, 2] as _fifth_bits gives them.
+
+    Bits 0 and 3, then 1 and 4 of a bit's number change places.
+    """
+    words = _words(bits)[..., 0].copy()
+    for shift, mask in ((7, 0x00AA00AA), (14, 0x0000CCCC)):
+        moved = (words ^ words >> np.uint32(shift)) & np.uint32(mask)
+        words ^= moved ^ moved << np.uint32(shift)
+    return words
 
 
-def _pack_q5_1(units: np.ndarray) -> list[np.ndarray]:
-    return [_halved_nibbles(units[..., 8:24]), _words(units[..., 0:4]), _fifth_bits(_q5_bits(units[..., 4:8]))]
+def _pack_q5_1(units: np.ndarray, planes: _Planes) -> None:
+    planes.put(_halved_nibbles(units[..., 8:24]))
+    planes.put(_words(units[..., 0:4])[..., 0])
+    planes.put(_q5_bits(units[..., 4:8]))
 
 
-def _pack_q5_0(units: np.ndarray) -> list[np.ndarray]:
-    return [
-        _halved_nibbles(units[..., 6:22]),
-        _half_with_min(units[..., 0:2], 16),
-        _fifth_bits(_q5_bits(units[..., 2:6])),
-    ]
+def _pack_q5_0(units: np.ndarray, planes: _Planes) -> None:
+    planes.put(_halved_nibbles(units[..., 6:22]))
+    planes.put(_half_with_min(units[..., 0:2], 16))
+    planes.put(_q5_bits(units[..., 2:6]))
 
 
-def _pack_iq4_nl(units: np.ndarray) -> list[np.ndarray]:
-    return [_halved_nibbles(units[..., 2:18]), _two_halves(units)]
+def _pack_iq4_nl(units: np.ndarray, planes: _Planes) -> None:
+    planes.put(_halved_nibbles(units[..., 2:18]))
+    planes.put(_two_halves(units))
 
 
-def _pack_f16(units: np.ndarray) -> list[np.ndarray]:
-    """F16 and BF16: plane p of a sub-block holds weights 8p..8p+7."""
-    words = _words(units)  # [rows, units, 2, 16]
-    return [words.reshape(*words.shape[:2], 8, 4)]
+def _pack_floats(units: np.ndarray, planes: _Planes) -> None:
+    """F32: plane p holds weights 4p..4p+3 of the unit; F16 and BF16: 8p..8p+7."""
+    planes.put(_items(_words(units)))
 
 
-def _pack_f32(units: np.ndarray) -> list[np.ndarray]:
-    words = _words(units)  # [rows, units, 2, 32]
-    return [words.reshape(*words.shape[:2], 16, 4)]
-
-
-PACKERS: dict[T, Callable[[np.ndarray], list[np.ndarray]]] = {
-    T.F32: _pack_f32,
-    T.F16: _pack_f16,
-    T.BF16: _pack_f16,
+PACKERS: dict[T, Callable[[np.ndarray, _Planes], None]] = {
+    T.F32: _pack_floats,
+    T.F16: _pack_floats,
+    T.BF16: _pack_floats,
     T.Q8_0: _pack_q8_0,
     T.Q4_0: _pack_q4_0,
     T.Q4_1: _pack_q4_1,

@@ -15,9 +15,9 @@ from vkprefill.vulkan.allocation import Allocation
 class Buffer:
     """A typed array on the device.
 
-    memory: "device" (fast, not visible to the CPU) or "host" (visible to both); kind: what the memory bill counts it
-    under; owner: of the memory, which goes when the last buffer or program that holds it is dropped; offset: of a part
-    of another buffer, in items of 4 bytes: kernels that take parts are told it, the whole buffer is bound.
+    memory: "device" (fast) or "host" (the CPU's too); visible: whether the CPU sees it; kind: what the memory bill
+    counts it under; owner: of the memory, which goes when the last buffer or program that holds it is dropped; offset:
+    of a part of another buffer, in items of 4 bytes: kernels that take parts are told it, the whole buffer is bound.
     """
 
     label: str
@@ -27,6 +27,7 @@ class Buffer:
     kind: str
     owner: Allocation = field(repr=False)
     offset: int = 0
+    visible: bool = False
 
     def part(self, label: str, offset: int, shape: tuple[int, ...]) -> Buffer:
         """A part of this buffer, offset items in. It shares the memory, and its owner."""
@@ -50,16 +51,16 @@ class Buffer:
         return self.owner.tensor
 
     def view(self) -> np.ndarray:
-        """The memory of a host buffer itself; must not outlive the buffer."""
+        """The memory of a visible buffer itself; must not outlive the buffer."""
         tensor = self.tensor
-        if self.memory != "host":
+        if not self.visible:
             raise TypeError(f"{self.label}: device memory is not visible to the CPU")
         words = tensor.data()[self.offset : self.offset + math.prod(self.shape)]
         return words.view(self.dtype).reshape(self.shape)
 
     def read(self) -> np.ndarray:
         """A copy of the content; device memory comes through a host slice."""
-        return self.view().copy() if self.memory == "host" else self.owner.device.download(self)
+        return self.view().copy() if self.visible else self.owner.device.download(self)
 
     def free(self) -> None:
         """Give the memory back now, of all parts; freeing twice does nothing."""

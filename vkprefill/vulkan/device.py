@@ -236,8 +236,12 @@ class Device:
         *,
         memory: str = "device",
         kind: str = "scratch",
+        filled_by_cpu: bool = False,
     ) -> Buffer:
-        """Allocate an array; its content is undefined. Raises OutOfMemoryError."""
+        """Allocate an array; its content is undefined. Raises OutOfMemoryError.
+
+        filled_by_cpu: device memory that is made visible where the device is a CPU, at the price of being written once.
+        """
         self.check_open()
         shape, dtype = tuple(int(n) for n in shape), np.dtype(dtype)
         num_bytes = math.prod(shape) * dtype.itemsize
@@ -249,14 +253,15 @@ class Device:
                 f"{label}: {num_bytes / 2**20:,.0f} MiB in one buffer, {self.info.name} allows {limit / 2**20:,.0f} MiB"
             )
         self._require(num_bytes, label, memory)
+        visible = memory == "host" or (filled_by_cpu and self.info.type == "cpu")
         types = self._kp.TensorTypes
         owner = Allocation(self)
         self._ledger.open(owner, kind, memory, num_bytes)
         # An untouched np.empty gives kp the size without committing host memory.
         owner.tensor = self._manager.tensor_t(
-            np.empty(num_bytes // 4, np.uint32), types.host if memory == "host" else types.storage
+            np.empty(num_bytes // 4, np.uint32), types.host if visible else types.storage
         )
-        return Buffer(label, shape, dtype, memory, kind, owner)
+        return Buffer(label, shape, dtype, memory, kind, owner, visible=visible)
 
     def host_array(self, label: str, values: np.ndarray, *, kind: str = "scratch") -> Buffer:
         """A host buffer with this content."""

@@ -1,0 +1,89 @@
+"""Weights on their way from the file to the device: in place or through uploads, and what an interrupt leaves."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import vkprefill
+from tests.reference.fixtures import FIXTURES, model_path
+from vkprefill.engine import weights
+from vkprefill.gguf.file import GGUFFile
+from vkprefill.vulkan.device import Device
+
+
+def matrices(loaded: weights.ModelWeights) -> list[weights.Matrix]:
+    groups = [vars(group) for layer in loaded.layers for group in (layer.mixer, layer.mlp)]
+    found = [value for group in groups for value in group.values() if isinstance(value, weights.Matrix)]
+    return [loaded.token_embd, loaded.output, *found]
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_in_place_and_uploaded_weights_are_the_same(name, monkeypatch):
+    """A CPU's memory is written in place, a GPU's through uploads."""
+    with vkprefill.load(model_path(name), max_context=64) as model:
+        before = [part.buffer.read() for matrix in matrices(model.runner._weights) for part in matrix.parts]
+        in_place = model.runner._weights.pools[0].visible
+        logits = model.prefill([1, 2, 3])
+    original = Device.buffer
+    monkeypatch.setattr(Device, "buffer", lambda *args, filled_by_cpu=False, **options: original(*args, **options))
+    with vkprefill.load(model_path(name), max_context=64) as model:
+        assert not model.runner._weights.pools[0].visible
+        assert in_place == (model.device.info.type == "cpu")
+        parts = [part for matrix in matrices(model.runner._weights) for part in matrix.parts]
+        for part, words in zip(parts, before, strict=True):
+            np.testing.assert_array_equal(part.buffer.read(), words)
+        np.testing.assert_array_equal(model.prefill([1, 2, 3]), logits)
+
+
+def test_pages_of_the_file_are_released(monkeypatch):
+    """Each row of a matrix once: what was read does not count to the process."""
+    released: dict[str, int] = {}
+
+    def release(self: GGUFFile, name: str, rows: slice) -> None:
+        released[name] = released.get(name, 0) + rows.stop - rows.start
+        original(self, name, rows)
+
+    original = GGUFFile.release
+    monkeypatch.setattr(GGUFFile, "release", release)
+    with vkprefill.load(model_path("tiny-c-q4km"), max_context=64) as model:
+        assert all(released[matrix.name] == matrix.rows for matrix in matrices(model.runner._weights))
+
+
+def test_threads_have_ended_before_memory_goes_back(monkeypatch):
+    """Ctrl-C while slices are packed, and again while their threads are waited for."""
+    device = Device.open(None)
+    try:
+        packing, may_end, after = threading.Event(), threading.Event(), []
+
+        def pack(*args):
+            packing.set()
+            may_end.wait(60)
+            after.append(device.allocated["weights"])
+            return original(*args)
+
+        class Threads(weights.ThreadPoolExecutor):
+            interrupts = 2
+
+            def shutdown(self, *args, **options):
+                if self.interrupts:
+                    self.interrupts -= 1
+                    may_end.set()
+                    raise KeyboardInterrupt("again")
+                super().shutdown(*args, **options)
+
+        def interrupted(pool, work, items):
+            pool.submit(work, next(iter(items)))
+            packing.wait(60)
+            raise KeyboardInterrupt
+
+        original = weights._pack
+        monkeypatch.setattr(weights, "_pack", pack)
+        monkeypatch.setattr(weights, "_ahead", interrupted)
+        monkeypatch.setattr(weights, "ThreadPoolExecutor", Threads)
+        with pytest.raises(KeyboardInterrupt):
+            vkprefill.load(model_path("tiny-c-q4km"), device, max_context=64)
+        assert after == [after[0]] and after[0] > 0, "the weights' memory was still there"
+        assert device.allocated["weights"] == 0
+    finally:
+        device.close()
