@@ -28,7 +28,7 @@ shaders: setup
 	@.venv/bin/python tools/compile_shaders.py
 
 clean:
-	rm -rf .venv build dist *.egg-info vkprefill/spirv vkprefill/_barrier*.so .pytest_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info vkprefill/spirv vkprefill/_barrier*.so vkprefill/_companion*.so .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The kernels and the model on a second Vulkan driver for the CPU, with other limits than Mesa's (subgroups of 4).

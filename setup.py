@@ -1,4 +1,4 @@
-"""Build steps that pyproject.toml cannot express: shaders to SPIR-V, and the optional barrier operation."""
+"""Build steps that pyproject.toml cannot express: shaders to SPIR-V, and the optional modules of native/."""
 
 import importlib.util
 import json
@@ -40,18 +40,22 @@ class BuildShaders(build_py):
         super().run()
 
 
-class BuildBarrier(build_ext):
-    """Builds vkprefill._barrier where kp is installed to check it against; the package works without it."""
+class BuildNative(build_ext):
+    """Builds the modules of native/ where kp is installed to check them against; the package works without them."""
 
     def build_extension(self, ext):
-        build_barrier = tool("build_barrier")
+        build_native = tool("build_native")
+        name = ext.name.rpartition(".")[2]
         try:
-            print(build_barrier.build(Path(self.get_ext_fullpath(ext.name))))
-        except build_barrier.BuildError as error:
-            raise CompileError(f"{error}\n({build_barrier.WITHOUT})") from error
+            print(build_native.build(name, Path(self.get_ext_fullpath(ext.name))))
+        except build_native.BuildError as error:
+            raise CompileError(f"{error}\n({build_native.WITHOUT[name]})") from error
 
 
 setup(
-    cmdclass={"build_py": BuildShaders, "build_ext": BuildBarrier},
-    ext_modules=[Extension("vkprefill._barrier", ["native/barrier.cpp"], optional=True)],
+    cmdclass={"build_py": BuildShaders, "build_ext": BuildNative},
+    ext_modules=[
+        Extension("vkprefill._barrier", ["native/barrier.cpp"], optional=True),
+        Extension("vkprefill._companion", ["native/companion.cpp"], optional=True),
+    ],
 )

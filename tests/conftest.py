@@ -9,6 +9,7 @@ import pytest
 from tests.skips import refuse_skip
 from vkprefill.errors import DeviceError
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan.companion import abilities
 from vkprefill.vulkan.device import Device, _import_barrier
 from vkprefill.vulkan.probe import choose
 
@@ -78,7 +79,7 @@ def pytest_report_header() -> str:
         return f"vulkan: none ({error})"
     barrier = "available" if _import_barrier() else "not built: one submission per dependency level"
     device = f"{info.name} ({info.type}), driver {info.driver}, subgroups of {info.subgroup_size}"
-    return f"vulkan: {device}; barrier operation {barrier}"
+    return f"vulkan: {device}; barrier operation {barrier}; {abilities(info.index)}"
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@
 Needs glslc or glslangValidator. A shader listed in VARIANTS is compiled once for each variant: format of the weights or
 of the cache, with shuffles or without. The manifest holds, read from the preprocessed source, each shader's bindings
 (name, whether it reads and writes them), specialisation constants and push words, so that Python can name them and
-barriers can be derived from them.
+barriers can be derived from them; and, read from the SPIR-V, the features of Vulkan that a device must be opened with.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,21 @@ VARIANTS = {
     "attention_scores": KV,
     "delta_rule": with_shuffles(ONE),
 }
+
+
+# Capabilities of SPIR-V -> the feature of Vulkan that allows them; "" where every device that we take has them.
+CAPABILITIES = {
+    1: "",  # Shader
+    61: "",  # GroupNonUniform
+    63: "",  # GroupNonUniformArithmetic
+    64: "",  # GroupNonUniformBallot
+    65: "",  # GroupNonUniformShuffle
+    9: "shaderFloat16",  # Float16
+    4433: "storageBuffer16BitAccess",  # StorageBuffer16BitAccess
+    6912: "mixedFloatDotProduct",  # DotProductFloat16AccFloat32VALVE
+}
+# glslc's optimiser refuses a capability that is newer than itself; instructions written out by number have such.
+WRITTEN_OUT = "GL_EXT_spirv_intrinsics"
 
 
 def sources_hash(folder: Path = SHADERS) -> str:
@@ -102,18 +118,32 @@ def reflect(text: str) -> dict:
     return {"bindings": [bindings[i] for i in range(len(bindings))], "constants": constants, "push": push}
 
 
+def features(code: bytes, name: str) -> list[str]:
+    """What a shader's capabilities ask for, sorted. Ends the program where one is not in CAPABILITIES."""
+    words = struct.unpack(f"<{len(code) // 4}I", code)
+    found, place = set(), 5
+    while words[place] & 0xFFFF == 17:  # OpCapability; they come first
+        if words[place + 1] not in CAPABILITIES:
+            sys.exit(f"compile_shaders: {name}: SPIR-V capability {words[place + 1]} is not among CAPABILITIES")
+        found.add(CAPABILITIES[words[place + 1]])
+        place += words[place] >> 16
+    return sorted(found - {""})
+
+
 def build(source: Path, suffix: str, defines: tuple[str, ...], known: dict) -> tuple[str, dict]:
     """Compile one shader unless its preprocessed text is the one already compiled; returns its manifest entry."""
     name = source.stem + suffix
     command = compiler() + [f"-D{define}" for define in defines]
     text = run([*command, "-E", str(source)])
+    if WRITTEN_OUT in text and "-O" in command:
+        command.remove("-O")
     digest = hashlib.sha256((" ".join(command[1:]) + text).encode()).hexdigest()
     target = SPIRV / f"{name}.spv"
     if known.get(name, {}).get("digest") != digest or not target.exists():
         partial = target.with_suffix(".tmp")
         run([*command, "-o", str(partial), str(source)])
         os.replace(partial, target)
-    return name, {"digest": digest, **reflect(text)}
+    return name, {"digest": digest, **reflect(text), "features": features(target.read_bytes(), name)}
 
 
 def main() -> None:

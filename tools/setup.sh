@@ -135,13 +135,18 @@ export PATH=$VENV/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH PYTHONHOME
 
 kp_key=$(hash_of tools/install_kp.sh)
-package_key="$kp_key $(hash_of pyproject.toml setup.py native tools/build_barrier.py)"
+package_key="$kp_key $(hash_of pyproject.toml setup.py native tools/build_native.py)"
 step kp "$kp_key" "building kp from its source package (one to two minutes)" tools/install_kp.sh python
 step shaders "$(hash_of shaders tools/compile_shaders.py)" "compiling the shaders" python tools/compile_shaders.py
-step package "$package_key" "installing vkprefill with its dependencies, building its barrier operation" install_package
-if [ ! -e "vkprefill/_barrier$(python -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')" ]; then
+step package "$package_key" "installing vkprefill with its dependencies, building its native modules" install_package
+suffix=$(python -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+if [ ! -e "vkprefill/_barrier$suffix" ]; then
     say "the barrier operation could not be built (reason in build/setup-package.log):"
     say "the engine will use one submission per dependency level, with the same results but slower decode"
+fi
+if [ ! -e "vkprefill/_companion$suffix" ]; then
+    say "the native companion could not be built (reason in build/setup-package.log):"
+    say "devices will be opened with no feature on, and kernels cannot be timed on them; results are the same"
 fi
 if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
     say "optional: the tests of the web pages need a browser (apt-get install chromium chromium-driver); they are skipped without"

@@ -45,7 +45,7 @@ def messages(output: str) -> list[str]:
 @pytest.fixture
 def barrier() -> None:
     if not list((ROOT / "vkprefill").glob("_barrier*.so")):
-        pytest.skip("the barrier operation is not built (tools/build_barrier.py)")
+        pytest.skip("the barrier operation is not built (tools/build_native.py)")
 
 
 @pytest.mark.parametrize("splits", [1, 4], ids=["one pass over the keys", "keys in four parts"])
@@ -65,6 +65,10 @@ def test_clean_with_a_submission_for_each_level(tmp_path):
     output = run(tmp_path, VKPREFILL_BARRIER="0")
     assert messages(output) == []
     assert "decode submissions: 1\n" not in output
+
+
+def test_clean_where_kp_opens_the_device(barrier, tmp_path):
+    assert messages(run(tmp_path, VKPREFILL_COMPANION="0")) == []
 
 
 def test_missing_barriers_are_reported(barrier, tmp_path):

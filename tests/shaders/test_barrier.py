@@ -27,8 +27,8 @@ khronos_validation.syncval_shader_accesses_heuristic = true
 """
 
 
-def load_build_barrier():
-    spec = importlib.util.spec_from_file_location("build_barrier", ROOT / "tools" / "build_barrier.py")
+def load_build_native():
+    spec = importlib.util.spec_from_file_location("build_native", ROOT / "tools" / "build_native.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -37,15 +37,15 @@ def load_build_barrier():
 @pytest.fixture(scope="module")
 def spirv(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("barrier") / "check.spv"
-    load_build_barrier().compile_check_shader(path)
+    load_build_native().compile_check_shader(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def barrier() -> Path:
-    path = ROOT / "vkprefill" / f"_barrier{load_build_barrier().SUFFIX}"
+    path = ROOT / "vkprefill" / f"_barrier{load_build_native().SUFFIX}"
     if not path.exists():
-        pytest.skip("the barrier operation is not built (tools/build_barrier.py)")
+        pytest.skip("the barrier operation is not built (tools/build_native.py)")
     return path
 
 
@@ -81,11 +81,10 @@ def test_barrier_is_clean_under_synchronisation_validation(barrier, spirv, tmp_p
 
 
 def test_failed_build_leaves_no_file(tmp_path, monkeypatch, capsys):
-    build_barrier = load_build_barrier()
+    build_native = load_build_native()
     output = tmp_path / "_barrier.so"
     output.write_bytes(b"left by an earlier build")
-    monkeypatch.setattr(sys, "argv", ["build_barrier.py", str(output)])
     monkeypatch.setenv("CXX", "/bin/false")
-    assert build_barrier.main() == 1
+    assert build_native.main(["_barrier", str(output)]) == 1
     assert list(tmp_path.iterdir()) == []
     assert "one submission per dependency level" in capsys.readouterr().err

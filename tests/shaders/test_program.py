@@ -22,7 +22,7 @@ def buffers(device):
 def barriers(device, monkeypatch) -> list:
     """Every barrier recorded from now on."""
     if not device.has_barrier:
-        pytest.skip("the barrier operation is not built (tools/build_barrier.py)")
+        pytest.skip("the barrier operation is not built (tools/build_native.py)")
     operation, recorded = device._barrier, []
 
     def record():
@@ -134,7 +134,7 @@ def test_thousand_dependent_dispatches_are_exact(device, monkeypatch, with_barri
     if not with_barrier:
         monkeypatch.setattr(device, "_barrier", None)
     elif not device.has_barrier:
-        pytest.skip("the barrier operation is not built (tools/build_barrier.py)")
+        pytest.skip("the barrier operation is not built (tools/build_native.py)")
     count, steps = 40_000, 1000
     pair = [np.arange(count, dtype=np.uint32), np.arange(count, dtype=np.uint32)[::-1].copy()]
     buffers = [device.host_array(f"buffer {i}", values) for i, values in enumerate(pair)]

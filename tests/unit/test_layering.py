@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "vkprefill"
-COMPILED = {"_barrier": "vulkan.device"}  # extension module -> the one module that imports it
+# Extension module -> the one module that imports it.
+COMPILED = {"_barrier": "vulkan.device", "_companion": "vulkan.companion"}
 ROOM_LINE = re.compile(r"^    (\.|[\w/]+/)  +([\w/ ]+)$")
 
 
@@ -80,9 +81,9 @@ def violations(source: str, path: Path, order: dict[str, tuple[int, int]]) -> li
             found.append(f"{where}:{line}: imports kp; only vulkan/device.py may")
         if top != PACKAGE:
             continue
-        if rest.split(".")[0] in COMPILED:
-            if own != COMPILED[rest.split(".")[0]]:
-                found.append(f"{where}:{line}: imports {rest}; only vulkan/device.py may")
+        if importer := COMPILED.get(rest.split(".")[0]):
+            if own != importer:
+                found.append(f"{where}:{line}: imports {rest}; only {importer.replace('.', '/')}.py may")
             continue
         target = entry_of(rest, order)
         if target is None:
@@ -123,6 +124,7 @@ def test_imports_follow_the_rooms(path):
         ("def f():\n    import kp", "only vulkan/device.py may"),
         ("from .._barrier import Barrier", "only vulkan/device.py may"),
         ("from vkprefill._barrier import Barrier", "only vulkan/device.py may"),
+        ("import vkprefill._companion as native", "only vulkan/companion.py may"),
         ("from .nowhere import x", "does not list"),
         ("from vkprefill import Model", "does not list"),
         ("from ..errors import ShapeError\nimport numpy as np", None),

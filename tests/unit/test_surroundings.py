@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from vkprefill.errors import DeviceError
 from vkprefill.specprefill import calibration
+from vkprefill.vulkan import companion, shaders
 from vkprefill.vulkan import device as device_module
-from vkprefill.vulkan import shaders
 from vkprefill.vulkan.device import DRIVER_VARIABLES, Device, hide_layers
 from vkprefill.vulkan.probe import choose
 from vkprefill.vulkan.profiles import AMD
@@ -32,7 +33,8 @@ def test_layers_that_the_user_asks_for_are_not_hidden(name):
 
 @pytest.mark.parametrize("before", [{}, {"RADV_PERFTEST": "nggc", "VK_ADD_LAYER_PATH": "mine"}])
 @pytest.mark.parametrize("opens", [True, False])
-def test_opening_a_device_leaves_the_environment_alone(monkeypatch, before, opens):
+@pytest.mark.parametrize("opener", ["kp", "companion"])
+def test_opening_a_device_leaves_the_environment_alone(monkeypatch, before, opens, opener):
     """As does failing to: child processes find what the user set."""
     for name in DRIVER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -40,15 +42,20 @@ def test_opening_a_device_leaves_the_environment_alone(monkeypatch, before, open
         monkeypatch.setenv(name, value)
     seen = {}
 
-    class KP:
-        @staticmethod
-        def Manager(index):
-            seen.update(os.environ)
-            if not opens:
-                raise RuntimeError("no")
-            return object()
+    def open_manager(index):
+        seen.update(os.environ)
+        if not opens:
+            raise RuntimeError("no")
+        about = {"features": [], "timestamps": False, "matrices": []}
+        return SimpleNamespace(manager=SimpleNamespace, about=lambda: about)
 
-    monkeypatch.setattr(device_module, "_import_kp", lambda: KP)
+    def load():
+        if opener == "kp":
+            raise companion.Absent("for the test")
+        return SimpleNamespace(Context=open_manager)
+
+    monkeypatch.setattr(companion, "load", load)
+    monkeypatch.setattr(device_module, "_import_kp", lambda: SimpleNamespace(Manager=open_manager))
     info = device_module.DeviceInfo(**{**vars(choose(None)), "vendor_id": AMD})
     if opens:
         Device(info)

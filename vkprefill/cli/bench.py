@@ -155,6 +155,7 @@ def run(args: argparse.Namespace) -> int:
             models=models,
             profile=model.device.profile.name,
             barrier=model.device.has_barrier,
+            features=sorted(model.device.abilities.features),
             kv_type=model.kv_type,
             prefill_chunk=model.prefill_chunk,
             context=model.max_context,

@@ -291,6 +291,7 @@ def describe_kernels(model: Model) -> list[str]:
     )
     return [
         f"device {device.info.index}: {device.info.name} ({device.info.driver}), profile {device.profile.name}",
+        str(device.abilities),
         f"prefill in chunks of {model.prefill_chunk} tokens, KV cache {model.kv_type}, {barriers}",
         f"kernels: {', '.join(model.kernels())}",
     ]

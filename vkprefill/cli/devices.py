@@ -6,6 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
+from vkprefill.vulkan.companion import abilities
 from vkprefill.vulkan.probe import DeviceInfo, probe
 from vkprefill.vulkan.profiles import profile_for
 
@@ -21,7 +22,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     devices = probe()
     if args.json:
-        print(json.dumps([{**asdict(d), "profile": profile_for(d).name, "memory": memory_of(d)} for d in devices]))
+        print(json.dumps([as_json(d) for d in devices]))
         return 0
     for d in devices:
         print(f"{d.index}: {d.name}")
@@ -32,9 +33,28 @@ def run(args: argparse.Namespace) -> int:
             f"workgroup {d.max_workgroup_invocations} invocations, "
             f"shared memory {d.max_shared_bytes / 1024:.0f} KiB"
         )
+        opened = abilities(d.index)
+        print(f"   {opened}")
+        if opened.matrices:
+            sizes = ", ".join("x".join(map(str, size)) for size in opened.matrices)
+            print(f"   cooperative matrices of {sizes} (not used)")
         if d.missing:
             print(f"   cannot be used: lacks {', '.join(d.missing)}")
     return 0
+
+
+def as_json(device: DeviceInfo) -> dict[str, object]:
+    opened = abilities(device.index)
+    return {
+        **asdict(device),
+        "profile": profile_for(device).name,
+        "memory": memory_of(device),
+        "companion": opened.absent is None,
+        "companion_absent": opened.absent,
+        "features": sorted(opened.features),
+        "timestamps": opened.timestamps,
+        "cooperative_matrices": opened.matrices,
+    }
 
 
 def memory_of(device: DeviceInfo) -> str:

@@ -21,6 +21,7 @@ from weakref import WeakSet
 import numpy as np
 
 from vkprefill.errors import DeviceError, OutOfMemoryError
+from vkprefill.vulkan import companion
 from vkprefill.vulkan.allocation import Allocation, Ledger, last_serial
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.host_memory import free_ram_bytes
@@ -28,6 +29,7 @@ from vkprefill.vulkan.probe import DeviceInfo, choose, probe
 from vkprefill.vulkan.profiles import AMD, Profile, profile_for
 from vkprefill.vulkan.program import Program
 from vkprefill.vulkan.shaders import Shader
+from vkprefill.vulkan.timing import Recording
 
 log = logging.getLogger("vkprefill")
 
@@ -105,6 +107,7 @@ class Device:
     """One open Vulkan device. Use `Device.open`."""
 
     one_by_one = False  # programs made while it is set submit each dispatch on its own, so that it can be timed
+    recording: Recording | None = None  # programs made while it is set report their times to it
 
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
@@ -123,9 +126,23 @@ class Device:
         self._barrier = _import_barrier()
         try:
             with _environment_of_the_driver(self.info):
-                self._manager = self._kp.Manager(self.info.index)
+                self._open_manager()
         except RuntimeError as error:
             raise DeviceError(f"device {self.info.index} ({self.info.name}): cannot be opened: {error}") from None
+
+    def _open_manager(self) -> None:
+        """By the native companion where it is there, with features on; else by kp."""
+        self._context = None
+        try:
+            self._native = companion.load()
+        except companion.Absent as absent:
+            log.info("native companion %s: no feature is on", absent)
+            self.abilities = companion.Abilities(absent=str(absent))
+            self._manager = self._kp.Manager(self.info.index)
+            return
+        self._context = self._native.Context(self.info.index)
+        self.abilities = companion.Abilities.of(self._context.about())
+        self._manager = self._context.manager()
 
     @classmethod
     def open(cls, wanted: str | int | None = None) -> Device:
@@ -139,6 +156,23 @@ class Device:
     @property
     def num_pipelines(self) -> int:
         return len(self._algorithms)
+
+    @contextmanager
+    def record_times(self) -> Iterator[Recording]:
+        """Programs made inside report the time of each of their dispatches, also later. Raises DeviceError on a device
+        without timestamps.
+        """
+        if not self.abilities.timestamps:
+            why = self.abilities.absent
+            raise DeviceError(
+                f"{self.info.name}: kernels cannot be timed on the device: "
+                + (f"native companion {why}" if why else "its driver has no timestamps")
+            )
+        self.recording = Recording(self._native, self._context)
+        try:
+            yield self.recording
+        finally:
+            self.recording = None
 
     def check_open(self) -> None:
         """Raise DeviceError once the device is closed: kp would crash."""
@@ -323,8 +357,12 @@ class Device:
         push: np.ndarray,
     ) -> object:
         """A kp Algorithm, which is a pipeline and its bindings. Equal ones are shared: layers differ in push words
-        only.
+        only. Raises DeviceError for a shader that needs a feature which is not on.
         """
+        if lacking := shader.features - self.abilities.features:
+            raise DeviceError(
+                f"shader {shader.name}: needs {', '.join(sorted(lacking))}; {self.info.name} has {self.abilities}"
+            )
         key = (shader.name, tuple(b.serial for b in buffers), workgroups, spec.tobytes(), len(push))
         found = self._algorithms.get(key)
         if found is None:
@@ -346,6 +384,8 @@ class Device:
     def close(self) -> None:
         """Destroy the device with all its buffers and programs, which must not be used afterwards."""
         self.closed = True
-        self._manager.destroy()  # a second time, it does nothing
+        if self._manager is not None:
+            self._manager.destroy()  # a second time, it does nothing
         self._algorithms.clear()
         self._ledger.clear()
+        self._manager = self._context = None

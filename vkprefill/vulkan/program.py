@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from vkprefill.errors import DeviceError
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.shaders import load_shader, pack_words
+from vkprefill.vulkan.timing import Marks
 
 if TYPE_CHECKING:
     from vkprefill.vulkan.device import Device
@@ -40,6 +42,7 @@ class Program:
         self._read: set[int] = set()
         self._work = 0.0
         self._one_by_one = device.one_by_one
+        self._marks = Marks(device.recording) if device.recording else None
 
     def dispatch(
         self,
@@ -81,6 +84,8 @@ class Program:
             self._written.clear()
             self._read.clear()
         self._sequences[-1].record(self.device._kp.OpAlgoDispatch(algorithm, words))
+        if self._marks:
+            self._marks.end_dispatch(self._sequences[-1], label, shader_name, workgroups)
         self._written |= writes
         self._read |= reads
         self._work += work
@@ -92,6 +97,8 @@ class Program:
         """The fence at the end of a submission makes all its writes available to the next."""
         self._end_submission()
         self._sequences.append(self.device._manager.sequence())
+        if self._marks:
+            self._marks.begin_submission(self._sequences[-1])
         self._written.clear()
         self._read.clear()
         self._work = 0.0
@@ -145,13 +152,15 @@ class Program:
         self._end_submission()
         if self.device.lost:
             raise DeviceError(f"{self.device.info.name}: the device was lost earlier; load the model again")
-        for sequence in self._sequences:
-            try:
-                sequence.eval()
-            except RuntimeError as error:
-                self.device.lost = True
-                raise DeviceError(
-                    f"{self.name}: {self.device.info.name}: the device was lost or failed: {error}"
-                ) from None
-            if between:
-                between()
+        with self._marks.run(self.name) if self._marks else nullcontext():
+            for sequence in self._sequences:
+                self._submit(sequence)
+                if between:
+                    between()
+
+    def _submit(self, sequence: object) -> None:
+        try:
+            sequence.eval()
+        except RuntimeError as error:
+            self.device.lost = True
+            raise DeviceError(f"{self.name}: {self.device.info.name}: the device was lost or failed: {error}") from None

@@ -30,13 +30,16 @@ class Binding:
 
 @dataclass(frozen=True)
 class Shader:
-    """One compiled shader. constants and push are (name, "uint" or "float") in the order of their ids and offsets."""
+    """One compiled shader. constants and push are (name, "uint" or "float") in the order of their ids and offsets;
+    features: those of Vulkan that a device must be opened with.
+    """
 
     name: str
     code: bytes
     bindings: tuple[Binding, ...]
     constants: tuple[tuple[str, str], ...]
     push: tuple[tuple[str, str], ...]
+    features: frozenset[str] = frozenset()
 
 
 def _sources_are_ours() -> bool:
@@ -93,6 +96,7 @@ def load_shader(name: str) -> Shader:
         bindings=tuple(Binding(b["name"], b["read"], b["write"]) for b in entry["bindings"]),
         constants=tuple((c["name"], c["type"]) for c in entry["constants"]),
         push=tuple((p["name"], p["type"]) for p in entry["push"]),
+        features=frozenset(entry.get("features", ())),
     )
 
 

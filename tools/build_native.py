@@ -1,10 +1,10 @@
-"""Builds native/barrier.cpp into vkprefill/ and checks it; the engine works without it, only slower in decode.
+"""Builds the extension modules of native/ into vkprefill/ and checks each; the engine works without them.
 
-    python tools/build_barrier.py [OUTPUT.so]
+    python tools/build_native.py [NAME [OUTPUT.so]]      NAME: _barrier or _companion; without it, both
 
-It must be built with the pybind11 that kp was built with, which kp does not tell: the candidates are tried in turn,
-and each result runs native/barrier_check.py in a child process with this Python's kp. The first that passes is kept.
-If none does, no file is left and the exit status is 1.
+They must be built with the pybind11 that kp was built with, which kp does not tell: the candidates are tried in turn,
+and each result runs its check (native/NAME_check.py) in a child process with this Python's kp. The first that passes is
+kept. If none does, no file is left and the exit status is 1.
 """
 
 import os
@@ -18,11 +18,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "native"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-WITHOUT = "without it the engine uses one submission per dependency level: the same results, slower decode"
+WITHOUT = {  # name of each module -> what its lack means
+    "_barrier": "without it the engine uses one submission per dependency level: the same results, slower decode",
+    "_companion": "without it the device is opened with no feature on, and kernels cannot be timed on it",
+}
 
 
 class BuildError(Exception):
-    """The barrier operation cannot be built or did not pass its check; the message is for the user."""
+    """A module cannot be built or did not pass its check; the message is for the user."""
 
 
 def child_environment() -> dict[str, str]:
@@ -43,8 +46,8 @@ def pybind11_includes() -> list[str]:
 
 
 def compile_check_shader(output: Path) -> None:
-    """native/barrier_check.comp -> SPIR-V, by glslc or glslangValidator."""
-    source = NATIVE / "barrier_check.comp"
+    """native/check.comp -> SPIR-V, by glslc or glslangValidator."""
+    source = NATIVE / "check.comp"
     if shutil.which("glslc"):
         command = ["glslc", "--target-env=vulkan1.1", "-o", output, source]
     elif shutil.which("glslangValidator"):
@@ -54,14 +57,14 @@ def compile_check_shader(output: Path) -> None:
     run(command, "the check's shader does not compile")
 
 
-def compile_barrier(output: Path, pybind11_include: str) -> None:
-    """native/barrier.cpp -> extension module, by $CXX (c++) against one pybind11."""
+def compile_module(source: Path, output: Path, pybind11_include: str) -> None:
+    """native/NAME.cpp -> extension module, by $CXX (c++) against one pybind11."""
     python_include = sysconfig.get_path("include")
     options = ["-O2", "-s", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden"]
     includes = [f"-I{pybind11_include}", f"-I{python_include}"]
     compiler = os.environ.get("CXX", "c++").split()
-    command = [*compiler, *options, *includes, NATIVE / "barrier.cpp", "-o", output, "-lvulkan"]
-    run(command, f"native/barrier.cpp does not compile against {pybind11_include}")
+    command = [*compiler, *options, *includes, source, "-o", output, "-lvulkan", "-ldl"]
+    run(command, f"native/{source.name} does not compile against {pybind11_include}")
 
 
 def run(command: list, failure: str) -> None:
@@ -73,34 +76,36 @@ def run(command: list, failure: str) -> None:
         raise BuildError(f"{failure}:\n{(result.stderr or result.stdout).strip()[-2000:]}")
 
 
-def check(barrier: Path, spirv: Path) -> str:
-    """Runs the check in a child process; returns what was checked or raises BuildError."""
-    command = [sys.executable, str(NATIVE / "barrier_check.py"), str(barrier), str(spirv)]
+def check(script: Path, module: Path, spirv: Path) -> str:
+    """Runs a module's check in a child process; returns what was checked or raises BuildError."""
+    command = [sys.executable, str(script), str(module), str(spirv)]
     result = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=120)
     lines = result.stdout.split("\n")
-    device = next((line.removeprefix("device ") for line in lines if line.startswith("device ")), None)
+    devices = [line.removeprefix("device ") for line in lines if line.startswith("device ")]
     if result.returncode == 0 and "right" in lines:
-        return f"checked on {device}"
-    if "loaded" in lines and device is None:  # kp ends the process where there is no Vulkan driver
+        return f"checked on {', '.join(devices)}"
+    if "loaded" in lines and not devices:  # kp ends the process where there is no Vulkan driver
         return "not run: no usable Vulkan device here"
     reason = result.stderr.strip().split("\n")[-1] or result.stdout.strip() or f"exit status {result.returncode}"
     raise BuildError(f"the check failed: {reason}")
 
 
-def build(output: Path) -> str:
+def build(name: str, output: Path) -> str:
     """Builds and checks the module, then puts it at `output`; returns what was checked or raises BuildError."""
     includes = pybind11_includes()
     if not includes:
         raise BuildError("pybind11 is not installed")
+    stem = name.removeprefix("_")
+    source, script = NATIVE / f"{stem}.cpp", NATIVE / f"{stem}_check.py"
     failures = []
     output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".barrier-") as folder:
-        spirv, candidate = Path(folder, "check.spv"), Path(folder, "_barrier" + SUFFIX)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{stem}-") as folder:
+        spirv, candidate = Path(folder, "check.spv"), Path(folder, name + SUFFIX)
         compile_check_shader(spirv)
         for include in includes:
             try:
-                compile_barrier(candidate, include)
-                checked = check(candidate, spirv)
+                compile_module(source, candidate, include)
+                checked = check(script, candidate, spirv)
             except (BuildError, subprocess.TimeoutExpired) as error:
                 failures.append(f"{include}: {error}")
             else:
@@ -109,16 +114,22 @@ def build(output: Path) -> str:
     raise BuildError("\n".join(failures))
 
 
-def main() -> int:
-    output = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "vkprefill" / f"_barrier{SUFFIX}"
-    try:
-        print(f"{output.name}: built, {build(output)}")
-    except BuildError as error:
-        output.unlink(missing_ok=True)
-        print(f"barrier operation not built: {error}\n({WITHOUT})", file=sys.stderr)
-        return 1
-    return 0
+def main(arguments: list[str]) -> int:
+    """Exit status: 0 when all wanted modules were built."""
+    if arguments and arguments[0] not in WITHOUT:
+        print(f"build_native: module {arguments[0]}: wanted {' or '.join(WITHOUT)}", file=sys.stderr)
+        return 2
+    status = 0
+    for name in arguments[:1] or WITHOUT:
+        output = Path(arguments[1]) if len(arguments) > 1 else ROOT / "vkprefill" / (name + SUFFIX)
+        try:
+            print(f"{output.name}: built, {build(name, output)}")
+        except BuildError as error:
+            output.unlink(missing_ok=True)
+            print(f"{name} not built: {error}\n({WITHOUT[name]})", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,9 @@
-// barrier_check: y[i] = x[i + N / 2 + 1, wrapped] + 1, each element from far away, so that a missing barrier shows.
+// check: y[i] = x[i + N / 2 + 1, wrapped] + 1, each element from far away, so that a missing barrier shows.
 //
 //   0  x  [N]  u32  in
 //   1  y  [N]  u32  out
 //
-// Grid: (N / 64, 1, 1). Run by barrier_check.py.
+// Grid: (N / 64, 1, 1). Run by barrier_check.py and companion_check.py.
 #version 450
 
 layout(local_size_x = 64) in;

@@ -1,0 +1,61 @@
+"""The native companion (native/companion.cpp) opens a device with features on: what it finds, or why it is not used.
+
+Without it kp opens the device, with no feature on and no timestamps, and all else is as with it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from types import ModuleType
+
+VARIABLE = "VKPREFILL_COMPANION"
+
+
+class Absent(Exception):
+    """The companion is not used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a device is opened with.
+
+    features: those of Vulkan that are on, by Vulkan's names; timestamps: whether kernels can be timed on the device;
+    matrices: sizes (M, N, K) of its cooperative matrices that multiply halves into floats, which are not switched on;
+    absent: why the companion is not used, None where it is.
+    """
+
+    features: frozenset[str] = frozenset()
+    timestamps: bool = False
+    matrices: tuple[tuple[int, int, int], ...] = ()
+    absent: str | None = None
+
+    def __str__(self) -> str:
+        if self.absent is not None:
+            return f"no features on: native companion {self.absent}"
+        timed = ", timestamps" if self.timestamps else ""
+        return f"features on: {', '.join(sorted(self.features)) or 'none, its driver has none of ours'}{timed}"
+
+    @classmethod
+    def of(cls, about: dict) -> Abilities:
+        """From the companion's own words."""
+        return cls(frozenset(about["features"]), about["timestamps"], tuple(map(tuple, about["matrices"])))
+
+
+def load() -> ModuleType:
+    """The extension module. Raises Absent."""
+    if os.environ.get(VARIABLE) == "0":
+        raise Absent(f"switched off by {VARIABLE}=0")
+    try:
+        import vkprefill._companion as native
+    except ImportError as error:
+        raise Absent(f"not available: {error}") from None
+    return native
+
+
+def abilities(index: int) -> Abilities:
+    """What the device with this index would be opened with."""
+    try:
+        return Abilities.of(load().describe(index))
+    except (Absent, IndexError, RuntimeError) as error:
+        return Abilities(absent=str(error))

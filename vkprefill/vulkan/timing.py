@@ -1,0 +1,99 @@
+"""Kernels timed on the device, in the submissions that the product makes.
+
+A mark stands at the beginning of a submission and after each dispatch: the time when all before it has ended. So a
+dispatch counts from the end of the one before, and one that runs beside it has only what it takes longer. Each program
+that is made while a Recording is on carries marks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+
+POOL_MARKS = 512
+
+
+@dataclass(frozen=True)
+class Span:
+    """A dispatch of a run: its label, shader, grid and submission (by number), begin and end in ns on the device."""
+
+    label: str
+    shader: str
+    grid: tuple[int, int, int]
+    submission: int
+    begin_ns: float
+    end_ns: float
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.begin_ns) / 1e9
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a program: seconds by the CPU's clock, and its dispatches in order."""
+
+    program: str
+    seconds: float
+    spans: tuple[Span, ...]
+
+
+@dataclass
+class Recording:
+    """The runs of all programs that were made while it was on. native: the companion, context: its open device."""
+
+    native: ModuleType
+    context: object
+    runs: list[Run] = field(default_factory=list)
+    _first_tick: int | None = None
+
+    def nanoseconds(self, ticks: Sequence[int]) -> list[float]:
+        """Since the first mark of the recording; the device's counter may begin anew in between."""
+        if self._first_tick is None:
+            self._first_tick = ticks[0]
+        mask = (1 << self.context.tick_bits) - 1
+        return [((tick - self._first_tick) & mask) * self.context.tick_ns for tick in ticks]
+
+
+class Marks:
+    """The marks of one program."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._pools: list[object] = []
+        self._count = 0
+        self._dispatches: list[
+            tuple[str, str, tuple[int, int, int], int, int]
+        ] = []  # Span's first four, mark of its end
+        self._submissions = 0
+
+    def begin_submission(self, sequence) -> None:
+        self._submissions += 1
+        self._mark(sequence)
+
+    def end_dispatch(self, sequence, label: str, shader: str, grid: tuple[int, int, int]) -> None:
+        self._dispatches.append((label, shader, grid, self._submissions - 1, self._count))
+        self._mark(sequence)
+
+    def _mark(self, sequence) -> None:
+        native, place = self._recording.native, self._count % POOL_MARKS
+        if place == 0:
+            self._pools.append(native.Timestamps(self._recording.context, POOL_MARKS))
+        sequence.record(native.Mark(self._pools[-1], place))
+        self._count += 1
+
+    @contextmanager
+    def run(self, program: str) -> Iterator[None]:
+        """Around one run of all submissions: its times go to the recording."""
+        start = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - start
+        ticks: list[int] = []
+        for pool in self._pools:
+            ticks += pool.read(min(POOL_MARKS, self._count - len(ticks)))
+        at = self._recording.nanoseconds(ticks)
+        spans = [Span(*about, at[mark - 1], at[mark]) for *about, mark in self._dispatches]
+        self._recording.runs.append(Run(program, seconds, tuple(spans)))
