@@ -5,6 +5,7 @@ text without special tokens: those are cut out here, and only where the caller a
 """
 
 import codecs
+import gc
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -248,11 +249,11 @@ class _ByteLevelBPE:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokens = vocabulary.tokens
-        token_ids = {text: token_id for token_id, text in enumerate(vocabulary.tokens)}
+        token_ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
         for character, byte in BYTE_OF.items():
             if character not in token_ids:
                 raise GGUFError(f"{PREFIX}tokens: no token for byte 0x{byte:02X} ({character})")
-        self._bpe = tokenizers.Tokenizer(tokenizers.models.BPE(token_ids, vocabulary.merges))
+        self._bpe = tokenizers.Tokenizer(_bpe_model(token_ids, vocabulary))
         if vocabulary.composed:
             self._bpe.normalizer = tokenizers.normalizers.NFC()
         pattern = tokenizers.Regex(vocabulary.split_pattern)
@@ -282,6 +283,20 @@ class _ByteLevelBPE:
         if all(character in BYTE_OF for character in text):
             return bytes(BYTE_OF[character] for character in text)
         return text.encode()
+
+
+def _bpe_model(token_ids: dict[str, int], vocabulary: Vocabulary) -> tokenizers.models.BPE:
+    """A quarter of a million merges: pairs that the collector would walk over and over as they are made."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        return tokenizers.models.BPE(token_ids, [tuple(merge.split(" ", 1)) for merge in vocabulary.merges])
+    except Exception:  # of no class of its own; without the rank
+        vocabulary.check_merges()
+        raise
+    finally:
+        if collected:
+            gc.enable()
 
 
 class _SentencePiece:

@@ -1,6 +1,7 @@
 """Metadata -> Vocabulary: the `tokenizer.ggml.*` keys of a GGUF file, checked for presence, type, length and range.
 
-Nothing here encodes or decodes; `tokenizer.py` builds on a Vocabulary without doubting it.
+Nothing here encodes or decodes; `tokenizer.py` builds on a Vocabulary without doubting it, but for the merges: what the
+encoder is built with looks each of them up anyway.
 """
 
 import hashlib
@@ -37,7 +38,8 @@ class Vocabulary:
 
     `tokens[id]` is the text as stored: GPT-2's printable characters for byte-level BPE ("gpt2"), pieces with U+2581 for
     spaces for SentencePiece ("llama"). composed: text is brought into Unicode's form NFC first, as Qwen's own tokenizer
-    does, with which the models were trained. `merges` (lowest rank first) belong to the former, `scores` to the latter.
+    does, with which the models were trained. `merges` (two tokens with a space between, lowest rank first) belong to
+    the former, `scores` to the latter.
     """
 
     model: str
@@ -45,7 +47,7 @@ class Vocabulary:
     token_types: list[int]
     split_pattern: str
     composed: bool
-    merges: list[tuple[str, str]]
+    merges: list[str]
     scores: list[float]
     bos_token_id: int | None
     eos_token_id: int | None
@@ -76,7 +78,8 @@ class Vocabulary:
         is_bpe = model == BYTE_LEVEL_BPE
         split_pattern = _split_pattern(_required(metadata, "pre", str)) if is_bpe else ""
         tokens = _tokens(metadata, vocab_size)
-        token_types = _token_types(metadata, len(tokens))
+        kinds = _token_types(metadata, len(tokens))
+        token_types = kinds.tolist()
         ids = {key: _token_id(metadata, key, len(tokens)) for key in (*END_KEYS, "bos_token_id", "padding_token_id")}
         return cls(
             model=model,
@@ -84,13 +87,13 @@ class Vocabulary:
             token_types=token_types,
             split_pattern=split_pattern,
             composed=is_bpe,
-            merges=_merges(metadata, tokens) if is_bpe else [],
+            merges=_strings(metadata, "merges") if is_bpe else [],
             scores=[] if is_bpe else _scores(metadata, len(tokens)),
             bos_token_id=ids["bos_token_id"],
             eos_token_id=ids["eos_token_id"],
             pad_token_id=ids["padding_token_id"],
             unk_token_id=None if is_bpe else _unknown_id(token_types),
-            eog_token_ids=_end_ids(tokens, token_types, [ids[key] for key in END_KEYS]),
+            eog_token_ids=_end_ids(tokens, kinds, [ids[key] for key in END_KEYS]),
             add_bos=_flag(metadata, "add_bos_token", default=not is_bpe) and ids["bos_token_id"] is not None,
             add_space_prefix=_flag(metadata, "add_space_prefix", default=not is_bpe),
         )
@@ -98,9 +101,18 @@ class Vocabulary:
     @cached_property
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the control and user-defined tokens. One of a single character is taken for ordinary text."""
-        special = (TokenType.CONTROL, TokenType.USER_DEFINED)
-        pairs = enumerate(zip(self.tokens, self.token_types, strict=True))
-        return {text: token_id for token_id, (text, kind) in pairs if kind in special and len(text) > 1}
+        special = _special_ids(np.array(self.token_types))
+        return {self.tokens[token_id]: token_id for token_id in special if len(self.tokens[token_id]) > 1}
+
+    def check_merges(self) -> None:
+        """Raise GGUFError for the first merge that is not two tokens which join to a third."""
+        known = set(self.tokens)
+        for rank, text in enumerate(self.merges):
+            left, _, right = text.partition(" ")
+            if not {left, right, left + right} <= known:
+                raise GGUFError(
+                    f"{PREFIX}merges: merge {rank} is {printable(text)!r}, wanted two tokens that join to a third"
+                )
 
     @cached_property
     def sha256(self) -> str:
@@ -149,7 +161,7 @@ def _split_pattern(pre: str) -> str:
 
 def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
     value = _found(metadata, key)
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, list) or not set(map(type, value)) <= {str}:
         raise GGUFError(f"{PREFIX}{key}: found {type(value).__name__}, wanted an array of strings")
     return value
 
@@ -176,16 +188,18 @@ def _tokens(metadata: Mapping[str, object], vocab_size: int | None) -> list[str]
         raise GGUFError(f"{PREFIX}tokens: the list is empty")
     if vocab_size is not None and len(tokens) != vocab_size:
         raise GGUFError(f"{PREFIX}tokens: found {len(tokens)} tokens, wanted {vocab_size}, the rows of the embedding")
-    first: dict[str, int] = {}
-    for token_id, text in enumerate(tokens):
-        if first.setdefault(text, token_id) != token_id:
-            raise GGUFError(f"{PREFIX}tokens: {printable(text)} is both token {first[text]} and {token_id}")
-    if "" in first:
-        raise GGUFError(f"{PREFIX}tokens: token {first['']} is empty")
+    known = set(tokens)
+    if len(known) < len(tokens):
+        first: dict[str, int] = {}
+        for token_id, text in enumerate(tokens):
+            if first.setdefault(text, token_id) != token_id:
+                raise GGUFError(f"{PREFIX}tokens: {printable(text)} is both token {first[text]} and {token_id}")
+    if "" in known:
+        raise GGUFError(f"{PREFIX}tokens: token {tokens.index('')} is empty")
     return tokens
 
 
-def _token_types(metadata: Mapping[str, object], num_tokens: int) -> list[int]:
+def _token_types(metadata: Mapping[str, object], num_tokens: int) -> np.ndarray:
     types = _numbers(metadata, "token_type", num_tokens, "iu")
     wrong = np.flatnonzero((types < min(TokenType)) | (types > max(TokenType)))
     if wrong.size:
@@ -193,7 +207,7 @@ def _token_types(metadata: Mapping[str, object], num_tokens: int) -> list[int]:
             f"{PREFIX}token_type: token {wrong[0]} has type {types[wrong[0]]}, "
             f"wanted {min(TokenType).value} to {max(TokenType).value}"
         )
-    return types.tolist()
+    return types
 
 
 def _scores(metadata: Mapping[str, object], num_tokens: int) -> list[float]:
@@ -204,19 +218,6 @@ def _scores(metadata: Mapping[str, object], num_tokens: int) -> list[float]:
     return scores.tolist()
 
 
-def _merges(metadata: Mapping[str, object], tokens: list[str]) -> list[tuple[str, str]]:
-    known = set(tokens)
-    merges = []
-    for rank, merge in enumerate(_strings(metadata, "merges")):
-        left, _, right = merge.partition(" ")
-        if left not in known or right not in known or left + right not in known:
-            raise GGUFError(
-                f"{PREFIX}merges: merge {rank} is {printable(merge)!r}, wanted two tokens that join to a third"
-            )
-        merges.append((left, right))
-    return merges
-
-
 def _unknown_id(token_types: list[int]) -> int:
     count = token_types.count(TokenType.UNKNOWN)
     if count != 1:
@@ -224,11 +225,11 @@ def _unknown_id(token_types: list[int]) -> int:
     return token_types.index(TokenType.UNKNOWN)
 
 
-def _end_ids(tokens: list[str], token_types: list[int], by_key: list[int | None]) -> frozenset[int]:
-    special = (TokenType.CONTROL, TokenType.USER_DEFINED)
-    by_text = [
-        token_id
-        for token_id, (text, kind) in enumerate(zip(tokens, token_types, strict=True))
-        if kind in special and text in END_TEXTS
-    ]
+def _special_ids(kinds: np.ndarray) -> list[int]:
+    """The control and user-defined tokens."""
+    return np.flatnonzero((kinds == TokenType.CONTROL) | (kinds == TokenType.USER_DEFINED)).tolist()
+
+
+def _end_ids(tokens: list[str], kinds: np.ndarray, by_key: list[int | None]) -> frozenset[int]:
+    by_text = [token_id for token_id in _special_ids(kinds) if tokens[token_id] in END_TEXTS]
     return frozenset([*(token_id for token_id in by_key if token_id is not None), *by_text])
