@@ -1,7 +1,8 @@
 """Runs tokens through a model on a device: the step's buffers, the programs, chunks, undo.
 
-Three programs are recorded at load and replayed: `prefill` takes up to prefill_chunk tokens through all layers, `head`
-turns the last token's hidden state into logits and candidates, `decode` does both for one token.
+Three programs are recorded once and replayed: `prefill` takes up to prefill_chunk tokens through all layers, `head`
+turns the last token's hidden state into logits and candidates, `decode` does both for one token. The first token needs
+the first two only: the third is recorded after it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -100,14 +102,17 @@ class Runner:
         self.meter = SpeedMeter(chunk)
 
     def record(self, report: Progress) -> None:
-        """The programs that are always needed."""
-        report("recording", 0, 3)
+        """The programs that the first token needs."""
+        report("recording", 0, 2)
         self.prefill_program = self.forward.record_trunk("prefill", self.sizes.rows)
-        report("recording", 1, 3)
+        report("recording", 1, 2)
         self.head_program = self.forward.record_head()
-        report("recording", 2, 3)
-        self.decode_program = self.forward.record_trunk("decode", 1, with_head=True)
-        report("recording", 3, 3)
+        report("recording", 2, 2)
+
+    @cached_property
+    def decode_program(self) -> Program:
+        """Recorded when it is first asked for."""
+        return self.forward.record_trunk("decode", 1, with_head=True)
 
     def new_cache(self, max_context: int | None = None) -> Cache:
         if max_context is not None and not 1 <= max_context <= self.pool.num_slots:
@@ -192,11 +197,12 @@ class Runner:
         with self.turn:
             ids, positions = self._checked([token_id], None, cache)
             cache.reserve(1)
+            chosen = program() if program else self.decode_program
             self._set_step(ids, positions, len(cache))
             self._set_best(best)
             cache.broken = True
             start = time.perf_counter()
-            (program() if program else self.decode_program).run()
+            chosen.run()
             if program is None:
                 self.meter.decoded(time.perf_counter() - start)
             cache.append(ids.tolist(), positions.tolist())
