@@ -98,8 +98,8 @@ class Clock:
 
 def test_ticks_become_nanoseconds_also_where_the_counter_begins_anew():
     recording = Recording(None, Clock())
-    assert recording.nanoseconds([250, 255]) == [0.0, 50.0]
-    assert recording.nanoseconds([255, 0, 3]) == [50.0, 60.0, 90.0]
+    assert recording.nanoseconds([250, 255]) == (0.0, 50.0)
+    assert recording.nanoseconds([255, 0, 3]) == (50.0, 60.0, 90.0)
 
 
 class FakeNative:

@@ -1,17 +1,31 @@
 """Figures, records, tables and comparison of benchmarks; no device."""
 
 import importlib.util
+import io
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from vkprefill.benchmark import record as benchmark_record
 from vkprefill.benchmark import speed as benchmark
-from vkprefill.benchmark.kernels import Amount, Ceilings, Phase, group, kernel_figures, phase_table
+from vkprefill.benchmark import timeline
+from vkprefill.benchmark.kernels import (
+    Amount,
+    Ceilings,
+    Phase,
+    ceilings_text,
+    group,
+    kernel_figures,
+    phase_table,
+    with_device_times,
+)
 from vkprefill.benchmark.record import ADDED, FASTER, REMOVED, SAME, SLOWER, Change, Figure, Record, compare
 from vkprefill.benchmark.speed import Times, rates, seconds
 from vkprefill.errors import RequestError
+from vkprefill.vulkan.timing import Dispatch, Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,6 +172,81 @@ def test_kernels_are_grouped_and_measured_against_the_nearer_ceiling():
     assert "50% multiply-add" in table
     figures = kernel_figures([phase], ceilings, "CPU-s")
     assert figures[-3] == Figure("prefill: matmul", "CPU-s", (3.0, 5.0))
+
+
+def timed_run(program: str, *kernels: tuple[str, float], start_ns: float = 0.0) -> Run:
+    """Of kernels that took so many ms, one after the other, in one submission."""
+    ends = list(itertools.accumulate((ms * 1e6 for _, ms in kernels), initial=start_ns))
+    dispatches = tuple(
+        Dispatch(f"{program}.{shader} {i}", shader, (i + 1, 1, 1), 0, i + 1) for i, (shader, _) in enumerate(kernels)
+    )
+    return Run(program, 1.0, dispatches, tuple(ends))
+
+
+def test_times_on_the_device_stand_beside_the_others():
+    ceilings = Ceilings(gflop=10.0, gbytes=4.0)
+    kernels = group(["a", "b", "a"], [[1.0, 2.0, 3.0]], [Amount()] * 3, ceilings, empty_s=0.1)
+    phase = Phase("prefill", kernels, (4.0,), (0.1,))
+    runs = [timed_run("prefill", ("a", 1), ("b", 2), ("a", 4)), timed_run("prefill", ("a", 2), ("b", 4), ("a", 5))]
+    timed = with_device_times(phase, runs)
+    assert {k.kernel: k.on_device for k in timed.kernels} == {
+        "a": pytest.approx((0.005, 0.007)),
+        "b": pytest.approx((0.002, 0.004)),
+    }
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in phase_table(timed, "s").splitlines()[2:]]
+    assert [(row[0], row[-1]) for row in rows] == [
+        ("kernel", "ms on device"),
+        (rows[1][0], rows[1][-1]),
+        ("a", "6.00"),
+        ("b", "3.00"),
+        ("all", "9.00"),
+    ]
+    figures = kernel_figures([timed], ceilings, "s")
+    assert figures[-1] == Figure("prefill: b, on the device", "s", timed.kernels[1].on_device)
+    assert [line.split("|")[-2].strip() for line in phase_table(phase, "s").splitlines()[4:]] == ["-"] * 3
+    assert not [f for f in kernel_figures([phase], ceilings, "s") if "on the device" in f.name]
+
+
+def test_the_text_says_why_there_are_no_times_on_the_device():
+    ceilings = Ceilings(gflop=10.0, gbytes=4.0)
+    assert "device's own clock" in ceilings_text(ceilings, "s", "")
+    assert "cannot be timed on the device, for a reason" in ceilings_text(ceilings, "s", "for a reason")
+
+
+def test_profile_adds_up_runs_of_a_program():
+    runs = [timed_run("prefill", ("a", 1), ("b", 6)), timed_run("head", ("c", 1)), timed_run("prefill", ("a", 3))]
+    text = timeline.profile_text(runs)
+    assert text.splitlines()[0] == "prefill: 2 runs in 2,000 ms; on the device:"
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert rows[2:5] == [
+        ["b", "1", "6.00", "60.0%"],
+        ["a", "2", "4.00", "40.0%"],
+        ["all", "3", "10.0", "100.0%"],
+    ]
+    assert "\n\nhead: 1 run in 1,000 ms; on the device:\n" in text
+    assert timeline.profile_text([]) == ""
+
+
+def test_trace_is_a_list_of_complete_events():
+    runs = [timed_run("prefill", ("a", 1), ("b", 2)), timed_run("head", ("c", 0.5), start_ns=5e6)]
+    file = io.BytesIO()
+    timeline.write_trace(file, runs, SimpleNamespace(name='a "GPU"', driver="its driver"))
+    trace = json.loads(file.getvalue())
+    names = {(e["name"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
+    assert names == {
+        ("process_name", 0): 'a "GPU", its driver',
+        ("thread_name", 1): "programs",
+        ("thread_name", 2): "kernels",
+    }
+    events = [(e["name"], e["tid"], e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert events == [
+        ("prefill", 1, 0.0, 3000.0),
+        ("a", 2, 0.0, 1000.0),
+        ("b", 2, 1000.0, 2000.0),
+        ("head", 1, 5000.0, 500.0),
+        ("c", 2, 5000.0, 500.0),
+    ]
+    assert trace["traceEvents"][-1]["args"] == {"label": "head.c 0", "grid": [1, 1, 1], "submission": 0}
 
 
 def script(name: str):

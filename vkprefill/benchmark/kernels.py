@@ -2,7 +2,8 @@
 
 Each dispatch is a submission of its own, whose time is taken from fence to fence, less that of a dispatch with nothing
 to do. What a GPU gains by running dispatches side by side is not in these times. On CPU devices "seconds" are process
-CPU time, elsewhere the clock's.
+CPU time, elsewhere the clock's. Where the device has timestamps there is the time on it beside that, in the submissions
+that the product makes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vkprefill.benchmark.record import Figure, markdown_table, number
 from vkprefill.benchmark.speed import random_tokens
+from vkprefill.benchmark.timeline import recorded, seconds_by_kernel
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import Best
 from vkprefill.engine.sizes import recurrent_state_size
@@ -23,6 +25,7 @@ from vkprefill.gguf.quants import packed_row_bytes
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import MAX_GRID, Program
+from vkprefill.vulkan.timing import Run
 
 FMA_WORKGROUPS, FMA_LOCAL_SIZE, FMA_COUNT = 1024, 64, 1024
 FMA_PER_COUNT = 16 * 8  # multiply-adds of an invocation of multiply_add.comp
@@ -55,6 +58,7 @@ class KernelTime:
     gbytes: float | None
     of_ceiling: float | None
     bound: str
+    on_device: tuple[float, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -63,12 +67,15 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Phase:
-    """One run of a program. whole, empty: seconds as the product submits it and of an empty dispatch, by repetition."""
+    """One run of a program. whole, empty: seconds as the product submits it and of an empty dispatch, by repetition;
+    runs: timed on the device.
+    """
 
     name: str
     kernels: list[KernelTime]
     whole: tuple[float, ...]
     empty: tuple[float, ...]
+    runs: tuple[Run, ...] = ()
 
     @property
     def sum_s(self) -> float:
@@ -174,23 +181,33 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
             run.decode(tokens[0], cache, lambda: None, best=Best(1), program=program and (lambda: program))
             return clock() - began
 
-        return [
-            _phase(
+        phases = []
+        for kind, timer, run_phase, count in (("prefill", chunk, prefill, counts[0]), ("decode", step, decode, 1)):
+            phase = _phase(
                 f"{kind} of {count} after {depth} tokens",
                 timer,
-                run,
+                run_phase,
                 empty,
                 repetitions,
                 ceilings,
                 lambda label, dispatch, rows, count=count: amounts.of(label, dispatch, rows, count, depth),
             )
-            for kind, timer, run, count in (
-                ("prefill", chunk, prefill, counts[0]),
-                ("decode", step, decode, 1),
-            )
-        ]
+            if not model.device.abilities.untimed:
+                with recorded([model]) as recording:
+                    for _ in range(repetitions):
+                        run_phase(None)
+                phase = with_device_times(phase, [timed for timed in recording.runs if timed.program == kind])
+            phases.append(phase)
+        return phases
     finally:
         cache.close()
+
+
+def with_device_times(phase: Phase, runs: Sequence[Run]) -> Phase:
+    """The phase with what its runs took on the device."""
+    by_run = [seconds_by_kernel(run) for run in runs]
+    kernels = [replace(k, on_device=tuple(seconds[k.kernel] for seconds in by_run)) for k in phase.kernels]
+    return replace(phase, kernels=kernels, runs=tuple(runs))
 
 
 def _phase(
@@ -316,13 +333,22 @@ def kernel_figures(phases: Sequence[Phase], ceilings: Ceilings, second: str) -> 
         figures.append(Figure(phase.name, second, phase.whole))
         figures.append(Figure(f"{phase.name}: empty dispatch", second, phase.empty))
         figures += [Figure(f"{phase.name}: {k.kernel}", second, k.values) for k in phase.kernels]
+        timed = [k for k in phase.kernels if k.on_device]
+        figures += [Figure(f"{phase.name}: {k.kernel}, on the device", "s", k.on_device) for k in timed]
     return figures
 
 
-def ceilings_text(ceilings: Ceilings, second: str) -> str:
+def ceilings_text(ceilings: Ceilings, second: str, untimed: str) -> str:
+    """untimed: why kernels cannot be timed on the device, or empty."""
+    on_device = (
+        f"nothing: kernels cannot be timed on the device, {untimed}"
+        if untimed
+        else "the time by the device's own clock, in the submissions that the product makes"
+    )
     return (
         f"At best, per {second}: {number(ceilings.gflop)} GFLOP by a loop of multiply-adds, {number(ceilings.gbytes)} "
-        "GB read and written by a copy. Each dispatch below is a submission of its own, less the time of an empty one."
+        "GB read and written by a copy. Each dispatch below is a submission of its own, less the time of an empty one; "
+        f"the last column has {on_device}."
     )
 
 
@@ -339,13 +365,15 @@ def phase_table(phase: Phase, second: str) -> str:
             _shown(k.gflop),
             _shown(k.gbytes),
             "-" if k.of_ceiling is None else f"{k.of_ceiling:.0%} {k.bound}",
+            number(statistics.median(k.on_device) * 1e3) if k.on_device else "-",
         )
         for k in phase.kernels
     ]
-    rows.append(
-        ("all", str(sum(k.dispatches for k in phase.kernels)), number(phase.sum_s * 1e3), "100.0%", "-", "-", "-")
-    )
-    columns = ("kernel", "dispatches", unit, "share", f"GFLOP/{second}", f"GB/{second}", "of ceiling")
+    on_device = [sum(seconds_by_kernel(run).values()) for run in phase.runs]
+    dispatches = str(sum(k.dispatches for k in phase.kernels))
+    device_ms = number(statistics.median(on_device) * 1e3) if on_device else "-"
+    rows.append(("all", dispatches, number(phase.sum_s * 1e3), "100.0%", "-", "-", "-", device_ms))
+    columns = ("kernel", "dispatches", unit, "share", f"GFLOP/{second}", f"GB/{second}", "of ceiling", "ms on device")
     whole = number(statistics.median(phase.whole) * 1e3)
     empty = f"{statistics.median(phase.empty) * 1e6:,.0f} {unit.replace('ms', 'us')}"
     heading = f"{phase.name}: {whole} {unit} as the product runs it; an empty dispatch takes {empty}."

@@ -22,6 +22,7 @@ from vkprefill.benchmark.kernels import (
 from vkprefill.benchmark.record import Figure, Record, about, describe, figures_table
 from vkprefill.benchmark.speed import Report, measure_first_token, measure_speed
 from vkprefill.benchmark.start import START_DECODES, measure_start
+from vkprefill.benchmark.timeline import write_trace
 from vkprefill.cli.common import (
     DEMO_TARGET,
     add_draft_options,
@@ -32,6 +33,7 @@ from vkprefill.cli.common import (
     open_pair,
 )
 from vkprefill.cli.output_file import OutputFile
+from vkprefill.cli.profile_options import TRACE_HELP, check_timed, trace_file
 from vkprefill.errors import RequestError
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -84,7 +86,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         "--kernels",
         action="store_true",
         help="also the time of each kernel in one chunk of prefill and one step of decode after the first depth, "
-        "beside what the device does at best",
+        "beside what the device does at best: each dispatch alone, and by the device's clock as the product runs it",
     )
     what.add_argument(
         "--start",
@@ -92,6 +94,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         help="also loading by stage, the first token with an empty and with a filled shader cache, pipelines, and "
         "memory: accounted and, on a CPU device, taken by the process. In two processes of their own",
     )
+    what.add_argument("--trace", metavar="FILE", help=f"with --kernels: {TRACE_HELP}")
     parser.add_argument("--json", metavar="FILE", help="write the record as JSON; - for stdout, without the tables")
     add_model_options(parser)
     add_draft_options(parser, DEFAULTS)
@@ -100,6 +103,8 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check(args)
+    if args.trace is not None:
+        check_timed("--trace", args.device)
     prompts = [n for n in args.n_prompt if n]
     step = (args.batch_size or LARGEST.prefill_chunk) + 1 if args.kernels else 0
     args.ctx_size = args.ctx_size or max(
@@ -112,6 +117,7 @@ def run(args: argparse.Namespace) -> int:
     details: dict[str, object] = {}
     with ExitStack() as stack:
         output = stack.enter_context(OutputFile(args.json)) if args.json not in (None, "-") else None
+        trace = stack.enter_context(trace_file(args))
         if args.start:
             path = str(args.model or demo_path(DEMO_TARGET))
             figures += measure_start(
@@ -132,7 +138,11 @@ def run(args: argparse.Namespace) -> int:
                 phases = measure_kernels(model, args.n_depth[0], args.repetitions, ceilings)
                 figures += kernel_figures(phases, ceilings, second)
                 details["kernels"] = {phase.name: [asdict(kernel) for kernel in phase.kernels] for phase in phases}
-                texts += [ceilings_text(ceilings, second), *(phase_table(phase, second) for phase in phases)]
+                untimed = model.device.abilities.untimed
+                texts += [ceilings_text(ceilings, second, untimed), *(phase_table(phase, second) for phase in phases)]
+                if trace is not None:
+                    runs = [run for phase in phases for run in phase.runs]
+                    trace.write(lambda file: write_trace(file, runs, info))
             if draft is not None and prompts:
                 with closing(SpecPrefill(model, draft, spec)) as pair:
                     kept = []
@@ -180,6 +190,8 @@ def check(args: argparse.Namespace) -> None:
     ):
         if bad := [value for value in values if value < least]:
             raise RequestError(f"{option}: found {bad[0]}, wanted at least {least}")
+    if args.trace is not None and not args.kernels:
+        raise RequestError("--trace: needs --kernels, whose runs it shows")
     if not any(args.n_prompt) and not args.n_gen and not args.kernels and not args.start:
         raise RequestError("-p 0 -n 0: nothing is measured; add --kernels or --start")
 

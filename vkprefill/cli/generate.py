@@ -20,6 +20,7 @@ from vkprefill.cli.common import (
     speeds,
     template_kwargs,
 )
+from vkprefill.cli.profile_options import add_profile_options, check_timed, report_times, timed, trace_file
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text
 from vkprefill.generation.generate import stream_generate
 
@@ -38,6 +39,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_sampling_options(parser)
     add_model_options(parser)
     add_draft_options(parser)
+    add_profile_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -49,26 +51,31 @@ def run(args: argparse.Namespace) -> int:
         template_kwargs(args),
     )
     answer = AnswerWriter(stop_texts(args), shown=not args.json)
-    with open_pair(args, len(prompt.encode())) as (model, draft, spec):
-        stream = partial(
-            stream_generate,
-            model,
-            prompt,
-            draft=draft,
-            spec=spec,
-            max_tokens=limit,
-            sampling=sampling,
-            raw=args.raw,
-            system_prompt=args.system_prompt,
-            template_kwargs=variables,
-        )
-        answer.write(show_prefill(stream))
-    result = answer.result
-    if args.json:
-        print(json.dumps(result.as_dict(), ensure_ascii=False))
-    else:
-        print()
-    if draft is not None:
-        notice(describe_specprefill(result.specprefill))
-    notice(speeds(result.timings.as_dict()))
+    if args.profile or args.trace is not None:
+        check_timed("--profile" if args.profile else "--trace", args.device)
+    with trace_file(args) as trace:
+        with open_pair(args, len(prompt.encode())) as (model, draft, spec):
+            stream = partial(
+                stream_generate,
+                model,
+                prompt,
+                draft=draft,
+                spec=spec,
+                max_tokens=limit,
+                sampling=sampling,
+                raw=args.raw,
+                system_prompt=args.system_prompt,
+                template_kwargs=variables,
+            )
+            with timed(args, [m for m in (model, draft) if m is not None]) as runs:
+                answer.write(show_prefill(stream))
+        result = answer.result
+        if args.json:
+            print(json.dumps(result.as_dict(), ensure_ascii=False))
+        else:
+            print()
+        if draft is not None:
+            notice(describe_specprefill(result.specprefill))
+        notice(speeds(result.timings.as_dict()))
+        report_times(args, runs, model.device.info, trace)
     return 0

@@ -36,6 +36,13 @@ class Abilities:
         timed = ", timestamps" if self.timestamps else ""
         return f"features on: {', '.join(sorted(self.features)) or 'none, its driver has none of ours'}{timed}"
 
+    @property
+    def untimed(self) -> str:
+        """Why kernels cannot be timed on the device; empty where they can."""
+        if self.absent is not None:
+            return f"native companion {self.absent}"
+        return "" if self.timestamps else "its driver has no timestamps"
+
     @classmethod
     def of(cls, about: dict) -> Abilities:
         """From the companion's own words."""

@@ -108,6 +108,7 @@ class Device:
 
     one_by_one = False  # programs made while it is set submit each dispatch on its own, so that it can be timed
     recording: Recording | None = None  # programs made while it is set report their times to it
+    abilities = companion.Abilities()
 
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
@@ -162,12 +163,8 @@ class Device:
         """Programs made inside report the time of each of their dispatches, also later. Raises DeviceError on a device
         without timestamps.
         """
-        if not self.abilities.timestamps:
-            why = self.abilities.absent
-            raise DeviceError(
-                f"{self.info.name}: kernels cannot be timed on the device: "
-                + (f"native companion {why}" if why else "its driver has no timestamps")
-            )
+        if why := self.abilities.untimed:
+            raise DeviceError(f"{self.info.name}: kernels cannot be timed on the device: {why}")
         self.recording = Recording(self._native, self._context)
         try:
             yield self.recording

@@ -17,8 +17,19 @@ POOL_MARKS = 512
 
 
 @dataclass(frozen=True)
+class Dispatch:
+    """Of a program: its label, shader and grid, the number of its submission, and of the mark at its end."""
+
+    label: str
+    shader: str
+    grid: tuple[int, int, int]
+    submission: int
+    mark: int
+
+
+@dataclass(frozen=True)
 class Span:
-    """A dispatch of a run: its label, shader, grid and submission (by number), begin and end in ns on the device."""
+    """A dispatch of a run, as in Dispatch; begin and end in ns on the device."""
 
     label: str
     shader: str
@@ -34,11 +45,20 @@ class Span:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a program: seconds by the CPU's clock, and its dispatches in order."""
+    """One run of a program: seconds by the CPU's clock, its dispatches, and the marks' times in ns on the device."""
 
     program: str
     seconds: float
-    spans: tuple[Span, ...]
+    dispatches: tuple[Dispatch, ...]
+    marks_ns: tuple[float, ...] = field(repr=False)
+
+    @property
+    def spans(self) -> list[Span]:
+        """The dispatches in order, with their times."""
+        return [
+            Span(d.label, d.shader, d.grid, d.submission, self.marks_ns[d.mark - 1], self.marks_ns[d.mark])
+            for d in self.dispatches
+        ]
 
 
 @dataclass
@@ -50,12 +70,12 @@ class Recording:
     runs: list[Run] = field(default_factory=list)
     _first_tick: int | None = None
 
-    def nanoseconds(self, ticks: Sequence[int]) -> list[float]:
+    def nanoseconds(self, ticks: Sequence[int]) -> tuple[float, ...]:
         """Since the first mark of the recording; the device's counter may begin anew in between."""
         if self._first_tick is None:
             self._first_tick = ticks[0]
         mask = (1 << self.context.tick_bits) - 1
-        return [((tick - self._first_tick) & mask) * self.context.tick_ns for tick in ticks]
+        return tuple(((tick - self._first_tick) & mask) * self.context.tick_ns for tick in ticks)
 
 
 class Marks:
@@ -75,7 +95,7 @@ class Marks:
         self._mark(sequence)
 
     def end_dispatch(self, sequence, label: str, shader: str, grid: tuple[int, int, int]) -> None:
-        self._dispatches.append((label, shader, grid, self._submissions - 1, self._count))
+        self._dispatches += (Dispatch(label, shader, grid, self._submissions - 1, self._count),)
         self._mark(sequence)
 
     def _mark(self, sequence) -> None:
@@ -94,6 +114,4 @@ class Marks:
         ticks: list[int] = []
         for pool in self._pools:
             ticks += pool.read(min(POOL_MARKS, self._count - len(ticks)))
-        at = self._recording.nanoseconds(ticks)
-        spans = [Span(*about, at[mark - 1], at[mark]) for *about, mark in self._dispatches]
-        self._recording.runs.append(Run(program, seconds, tuple(spans)))
+        self._recording.runs.append(Run(program, seconds, self._dispatches, self._recording.nanoseconds(ticks)))

@@ -1,0 +1,111 @@
+"""--profile and --trace as typed: the table, the file, what is refused, and an answer that stays the same."""
+
+import json
+
+import pytest
+
+from tests.e2e.command import GREEDY, assert_error, tiny
+from tests.e2e.conftest import Outcome
+from tests.reference.fixtures import model_path
+from vkprefill.benchmark.record import Record
+from vkprefill.vulkan.companion import abilities
+from vkprefill.vulkan.probe import choose
+
+PROMPT = ("-p", "a b c d e f g", "-n", "3", "-c", "256", *GREEDY)
+KERNELS = ("bench", "-m", model_path("tiny-c-q4km"), "-p", "0", "-n", "0", "-d", "8", "-r", "2", "--kernels")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def timestamps(gpu) -> None:
+    if why := abilities(choose(None).index).untimed:
+        pytest.skip(f"kernels cannot be timed on the device: {why}")
+
+
+def events_of(path) -> list[dict]:
+    """The complete events of a trace, checked for what both viewers want."""
+    trace = json.loads(path.read_text())
+    for event in trace["traceEvents"]:
+        assert event["ph"] in ("X", "M") and {"name", "pid", "tid", "args"} <= event.keys()
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in events)
+    return events
+
+
+def kernels_in(events: list[dict]) -> list[dict]:
+    return [event for event in events if "grid" in event["args"]]
+
+
+def test_generate(cli, tmp_path):
+    path = tmp_path / "trace.json"
+    plain, timed = cli(*tiny(*PROMPT)), cli(*tiny(*PROMPT, "--profile", "--trace", str(path)))
+    assert (timed.code, timed.out) == (0, plain.out), timed.err
+    for program in ("prefill", "head", "decode"):
+        assert f"\n{program}: " in timed.err
+    assert "on the device:" in timed.err and "| rms_norm " in timed.err and "| all " in timed.err
+    events = events_of(path)
+    kernels = kernels_in(events)
+    assert {event["name"] for event in events} > {"prefill", "head", "decode", "rms_norm"}
+    assert all(len(event["args"]["grid"]) == 3 for event in kernels)
+    assert any(event["args"]["label"].startswith("decode.L") for event in kernels)
+    for one, later in zip(kernels, kernels[1:], strict=False):
+        assert one["ts"] + one["dur"] <= later["ts"] + 1e-3  # us; sums of floats
+
+
+def test_the_trace_alone_prints_no_table(cli, tmp_path):
+    done = cli(*tiny(*PROMPT, "--trace", str(tmp_path / "trace.json")))
+    assert done.code == 0 and "on the device" not in done.err
+    assert events_of(tmp_path / "trace.json")
+
+
+def test_bench_kernels(cli, tmp_path):
+    path = tmp_path / "trace.json"
+    done = cli(*KERNELS, "--trace", str(path), "--json", "-")
+    assert done.code == 0, done.err
+    record = Record.from_json(done.out, "stdout")
+    figures = {figure.name: figure for figure in record.figures}
+    for phase, kernels in record.details["kernels"].items():
+        for kernel in kernels:
+            assert len(kernel["on_device"]) == 2 and min(kernel["on_device"]) > 0
+            assert figures[f"{phase}: {kernel['kernel']}, on the device"].values == tuple(kernel["on_device"])
+    events = events_of(path)
+    assert [event["name"] for event in events if event not in kernels_in(events)] == ["prefill"] * 2 + ["decode"] * 2
+    dispatches = sum(kernel["dispatches"] for kernels in record.details["kernels"].values() for kernel in kernels)
+    assert len(kernels_in(events)) == 2 * dispatches
+
+
+def test_bench_kernels_without_timestamps(cli):
+    done = cli(*KERNELS, env={"VKPREFILL_COMPANION": "0"})
+    assert done.code == 0, done.err
+    assert "kernels cannot be timed on the device, native companion switched off by VKPREFILL_COMPANION=0" in done.out
+    assert "on the device |" not in done.out
+
+
+def refused(outcome: Outcome, message: str) -> None:
+    assert outcome.out == ""
+    assert_error(outcome, message)
+
+
+@pytest.mark.parametrize(
+    ("args", "option"),
+    [
+        (tiny(*PROMPT, "--profile"), "--profile"),
+        (tiny(*PROMPT, "--trace", "/nowhere/trace.json"), "--trace"),
+        ((*KERNELS, "--trace", "/nowhere/trace.json"), "--trace"),
+    ],
+)
+def test_refused_without_the_companion(cli_here, monkeypatch, args, option):
+    monkeypatch.setenv("VKPREFILL_COMPANION", "0")
+    why = "native companion switched off by VKPREFILL_COMPANION=0"
+    refused(cli_here(*map(str, args)), f"^Error: {option}: kernels cannot be timed on .*: {why}$")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("bench", "--trace", "/nowhere/trace.json"), "^Error: --trace: needs --kernels"),
+        ((*KERNELS, "--trace", "/nowhere/trace.json"), "^Error: /nowhere/trace.json: cannot be written: "),
+        (tiny(*PROMPT, "--trace", "/nowhere/trace.json"), "^Error: /nowhere/trace.json: cannot be written: "),
+    ],
+)
+def test_mistakes(cli_here, args, message):
+    refused(cli_here(*map(str, args)), message)

@@ -1,0 +1,106 @@
+"""Where the time of what a model did went: each kernel's time on the device, as a table and as a Chrome trace.
+
+Unlike the times in kernels.py these are of the submissions that the product makes, by the device's own clock. The marks
+between dispatches cost a little themselves: on a CPU device each waits until the dispatch before it has ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from vkprefill.benchmark.record import markdown_table, number
+from vkprefill.engine.model import Model
+from vkprefill.vulkan.probe import DeviceInfo
+from vkprefill.vulkan.timing import Recording, Run
+
+RUNS_THREAD, KERNELS_THREAD = 1, 2  # rows of the trace
+PROCESS = 1
+
+
+@contextmanager
+def recorded(models: Sequence[Model]) -> Iterator[Recording]:
+    """The runs of all programs of these models, which share a device, and of what records programs meanwhile.
+
+    Raises DeviceError where kernels cannot be timed on the device.
+    """
+    with models[0].device.record_times() as recording:
+        _record_again(models)
+        yield recording
+    _record_again(models)
+
+
+def _record_again(models: Sequence[Model]) -> None:
+    for model in models:
+        model.runner.record(lambda stage, done, total: None)
+
+
+def seconds_by_kernel(run: Run) -> Counter[str]:
+    """Shader -> seconds on the device, of all its dispatches in the run."""
+    seconds: Counter[str] = Counter()
+    for span in run.spans:
+        seconds[span.shader] += span.seconds
+    return seconds
+
+
+def profile_text(runs: Sequence[Run]) -> str:
+    """For each program a heading and a table of its kernels, the longest first."""
+    by_program: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_program[run.program].append(run)
+    return "\n\n".join(_profile_table(name, mine) for name, mine in by_program.items())
+
+
+def _profile_table(program: str, runs: Sequence[Run]) -> str:
+    seconds: Counter[str] = Counter()
+    dispatches: Counter[str] = Counter()
+    for run in runs:
+        seconds.update(seconds_by_kernel(run))
+        dispatches.update(d.shader for d in run.dispatches)
+    total = seconds.total()
+    rows = [
+        (shader, str(dispatches[shader]), number(value * 1e3), f"{value / (total or 1.0):.1%}")
+        for shader, value in seconds.most_common()
+    ]
+    rows.append(("all", str(dispatches.total()), number(total * 1e3), "100.0%"))
+    whole = sum(run.seconds for run in runs) * 1e3
+    heading = f"{program}: {len(runs)} run{'s' * (len(runs) > 1)} in {number(whole)} ms; on the device:"
+    return f"{heading}\n\n{markdown_table(('kernel', 'dispatches', 'ms', 'share'), rows)}"
+
+
+def write_trace(file: BinaryIO, runs: Iterable[Run], info: DeviceInfo) -> None:
+    """JSON in the trace event format, which chrome://tracing and ui.perfetto.dev open: complete events, times in us
+    from the first. A row of programs, and one of their kernels with label, grid and submission.
+    """
+    file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
+    file.write(",\n".join(map(json.dumps, _names(info))).encode())
+    for run in runs:
+        for event in _events(run):
+            file.write(b",\n" + json.dumps(event).encode())
+    file.write(b"\n]}\n")
+
+
+def _names(info: DeviceInfo) -> list[dict]:
+    names = [("process_name", 0, f"{info.name}, {info.driver}")]
+    names += [("thread_name", RUNS_THREAD, "programs"), ("thread_name", KERNELS_THREAD, "kernels")]
+    return [
+        {"ph": "M", "pid": PROCESS, "tid": thread, "name": kind, "args": {"name": name}} for kind, thread, name in names
+    ]
+
+
+def _events(run: Run) -> Iterator[dict]:
+    spans = run.spans
+    if spans:
+        cpu_ms = {"ms by the CPU's clock": run.seconds * 1e3}
+        yield _complete(run.program, RUNS_THREAD, spans[0].begin_ns, spans[-1].end_ns, cpu_ms)
+    for span in spans:
+        about = {"label": span.label, "grid": list(span.grid), "submission": span.submission}
+        yield _complete(span.shader, KERNELS_THREAD, span.begin_ns, span.end_ns, about)
+
+
+def _complete(name: str, thread: int, begin_ns: float, end_ns: float, about: dict) -> dict:
+    times = {"ts": begin_ns / 1e3, "dur": (end_ns - begin_ns) / 1e3}
+    return {"ph": "X", "name": name, "pid": PROCESS, "tid": thread, **times, "args": about}
