@@ -4,8 +4,10 @@
 python -m benchmarks.bound_780m [--write]    print the tables, or put them into benchmarks/BOUND_780M.md
 
 The programs of the product are recorded with every dispatch's grid; benchmarks/amd_compile.json (python -m
-tools.amd_compile --update) says what the GPU's compiler makes of each kernel. For each dispatch the time that each
-resource needs is worked out, as if it were the only one; the longest binds. Dispatches follow each other.
+tools.amd_compile --newest --update) says what the GPU's compiler makes of each kernel, benchmarks/executed_780m.json
+(python -m tools.amd_execute --update) what kernels did when they were executed on the emulated GPU. For each dispatch
+the time that each resource needs is worked out, as if it were the only one; the longest binds. Dispatches follow each
+other.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import math
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.amd.compiler import FAMILY
+from tools.amd.counts import Counts, counts_table
+from tools.amd.executed import BUILT_IN, load_record
 from tools.amd.loops import weight_layout
 from tools.amd.recording import Dispatch, load_recording
 from tools.amd.table import load_table
@@ -34,12 +38,14 @@ SHAPES, MIX, KV_TYPE = ("0.8B", "4B"), "q4_k_m", "f16"
 CHUNK, DEPTHS = 512, (0, 4096, 16384)
 
 CLOCK = 2.7e9  # Hz
-SIMDS = 24  # of 12 compute units; each issues one instruction of a wave of 32 in a cycle, a wave of 64 takes two
-LDS_BYTES = 12 * 128  # that shared memory gives in a cycle
-CACHE_BYTES = 12 * 64  # that the first-level caches give vector loads in a cycle
+COMPUTE_UNITS = 12
+SIMDS = 24  # of them; each issues one instruction of a wave of 32 in a cycle, a wave of 64 takes two
+LDS_BYTES = COMPUTE_UNITS * 128  # that shared memory gives in a cycle
+CACHE_BYTES = COMPUTE_UNITS * 64  # that the first-level caches give vector loads in a cycle
 MEMORY_BYTES = 90e9  # in a second, of two channels of DDR5-5600
 L2_BYTES = 2 << 20  # activations of a dispatch that fit are taken to stay in it
 LAUNCH_S = 3e-6  # from one dispatch to the next that depends on it
+SHOWN_S = 5e-6  # kernels below this are left out of the tables
 RESOURCES = ("issue", "lds", "cache", "memory")
 
 
@@ -70,6 +76,20 @@ def cost(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cos
     """compiled: the kernel's row in the table; num_tokens of this call, after `depth` in the cache."""
     kernel = next((kernel for name, kernel in _KERNELS.items() if re.fullmatch(name, dispatch.shader)), None)
     return kernel(dispatch, compiled, num_tokens, depth) if kernel else Cost(memory=_activations(dispatch, num_tokens))
+
+
+def with_counts(static: Cost, counts: dict[str, float] | None) -> Cost:
+    """A cost with what was executed in place of the estimates: vector issue, passes of shared memory, and vector loads
+    and stores, which take a cycle for a line of 128 bytes, or for 64 bytes of their invocations if that is more.
+    """
+    if counts is None:
+        return static
+    return replace(
+        static,
+        **issued(round(counts["waves"]), counts["issue"] / counts["waves"], counts["wave"]),
+        lds=128 * counts["lds_passes"] / LDS_BYTES / CLOCK,
+        cache=max(counts["vmem_bytes"] / CACHE_BYTES, counts["lines"] / COMPUTE_UNITS) / CLOCK,
+    )
 
 
 def _num_waves(dispatch: Dispatch, compiled: dict, local_size: int) -> int:
@@ -235,23 +255,59 @@ def _row(name: str, costs: list[Cost], total: float) -> tuple[str, ...]:
     )
 
 
-def phase(dispatches: list[Dispatch], compiled: dict, num_tokens: int, depth: int) -> dict[str, list[Cost]]:
-    """The costs of each kernel's dispatches, the longest first."""
-    kernels: dict[str, list[Cost]] = {}
+@dataclass(frozen=True)
+class Estimate:
+    """Of one dispatch: from the loops of its assembly, and with what was executed (counts None: nothing was)."""
+
+    static: Cost
+    counts: dict[str, float] | None
+
+    @property
+    def cost(self) -> Cost:
+        return with_counts(self.static, self.counts)
+
+
+def phase(
+    dispatches: list[Dispatch], compiled: dict, executed: Counts, num_tokens: int, depth: int
+) -> dict[str, list[Estimate]]:
+    """The estimates of each kernel's dispatches, the longest first."""
+    kernels: dict[str, list[Estimate]] = {}
     for d in dispatches:
         key = d.shader, tuple(d.constants.items())
         if key not in compiled:
-            sys.exit(f"{d.shader} {d.constants}: not in the table; run: python -m tools.amd_compile --update")
-        kernels.setdefault(d.shader, []).append(cost(d, compiled[key], num_tokens, depth))
-    return dict(sorted(kernels.items(), key=lambda item: -sum(c.bound for c in item[1])))
+            sys.exit(f"{d.shader} {d.constants}: not in the table; run: python -m tools.amd_compile --newest --update")
+        about = {"shader": d.shader, "constants": d.constants, "push": d.push, "grid": d.workgroups}
+        counts = executed.of(about, num_tokens, depth)
+        kernels.setdefault(d.shader, []).append(Estimate(cost(d, compiled[key], num_tokens, depth), counts))
+    return dict(sorted(kernels.items(), key=lambda item: -sum(e.cost.bound for e in item[1])))
+
+
+def _difference_row(name: str, estimates: list[Estimate]) -> tuple[str, ...]:
+    """Static and executed times of a kernel, and how far the second is from the first."""
+    cells = [name]
+    for resource in ("issue", "lds", "cache"):
+        static, executed = (sum(getattr(c, resource) for c in costs) for costs in _both(estimates))
+        cells += [_ms(static), _ms(executed), f"{executed / static - 1:+.0%}" if static else "-"]
+    passes, least = (sum(e.counts[name] for e in estimates) for name in ("lds_passes", "lds_least"))
+    return (*cells, f"{passes / least:.2f}" if passes else "-")
+
+
+def _both(estimates: list[Estimate]) -> tuple[list[Cost], list[Cost]]:
+    return [e.static for e in estimates], [e.cost for e in estimates]
+
+
+DIFFERENCE = ("kernel", "issue static", "executed", "by", "LDS static", "executed", "by")
+DIFFERENCE += ("cache static", "executed", "by", "LDS passes by least")
+HEAD = ("kernel", "dispatches", "issue", "LDS", "cache", "memory", "SIMDs filled", "bound", "share", "binds")
+SUMMARY = ("model", "phase", "after", "kernels ms", "attention", "launches ms", "tokens/s")
 
 
 def tables() -> str:
-    """A summary, then a table for each phase of each model."""
-    mesa, compiled = rows_of_table()
+    """A summary, then for each phase of each model a table, and one of what executed counts change."""
+    (mesa, compiled), record = rows_of_table(), load_record()
     summary, parts = [], []
     for shape in SHAPES:
-        config = make_config(shape)
+        config, executed = make_config(shape), Counts(record["models"][shape])
         types = {spec.name: tensor_type(spec, MIX, config) for spec in tensor_specs(config)}
         model = load_recording(shape, types.__getitem__, KV_TYPE, set())
         for name, program, num_tokens in (
@@ -260,35 +316,33 @@ def tables() -> str:
         ):
             launches, attended = num_launches(program.recorded) * LAUNCH_S, []
             for depth in DEPTHS:
-                kernels = phase(program.recorded, compiled, num_tokens, depth)
-                total = sum(c.bound for costs in kernels.values() for c in costs)
+                kernels = phase(program.recorded, compiled, executed, num_tokens, depth)
+                total = sum(e.cost.bound for estimates in kernels.values() for e in estimates)
                 attention_name = next(shader for shader in kernels if re.fullmatch(ATTENTION, shader))
                 attended.append((f"{attention_name} after {depth:,}", kernels.pop(attention_name)))
-                share = sum(c.bound for c in attended[-1][1]) / total
+                share = sum(e.cost.bound for e in attended[-1][1]) / total
                 rate = num_tokens / (total + launches)
                 summary.append((shape, name, f"{depth:,}", _ms(total), f"{share:.0%}", _ms(launches), f"{rate:,.0f}"))
-            fixed = sum(c.bound for costs in kernels.values() for c in costs)
-            shown = [(kernel, costs) for kernel, costs in kernels.items() if any(c.bound for c in costs)]
-            rows = [_row(kernel, costs, fixed) for kernel, costs in [*shown, *attended]]
-            head = (
-                "kernel",
-                "dispatches",
-                "issue",
-                "LDS",
-                "cache",
-                "memory",
-                "SIMDs filled",
-                "bound",
-                "share",
-                "binds",
-            )
-            rest = ", ".join(sorted(kernel for kernel, costs in kernels.items() if not any(c.bound for c in costs)))
+            costs = {kernel: [e.cost for e in estimates] for kernel, estimates in kernels.items()}
+            fixed = sum(c.bound for some in costs.values() for c in some)
+            small = [kernel for kernel, some in costs.items() if sum(c.bound for c in some) < SHOWN_S]
+            shown = [(kernel, estimates) for kernel, estimates in kernels.items() if kernel not in small] + attended
+            rows = [_row(kernel, [e.cost for e in estimates], fixed) for kernel, estimates in shown]
             parts.append(
-                f"{shape}, {name}, ms; shares of all but attention. Taken as nothing: {rest}.\n\n"
-                + markdown_table(head, rows)
+                f"{shape}, {name}, ms; shares of all but attention. Below 5 us: {', '.join(sorted(small)) or '-'}.\n\n"
+                + markdown_table(HEAD, rows)
             )
-    head = ("model", "phase", "after", "kernels ms", "attention", "launches ms", "tokens/s")
-    return f"Compiler: Mesa {mesa}.\n\n" + "\n\n".join([markdown_table(head, summary), *parts]) + "\n"
+            known = [row for row in shown if all(e.static.issue and e.counts for e in row[1])]
+            parts.append(
+                f"{shape}, {name}: estimates from assembly and what was executed, ms.\n\n"
+                + markdown_table(DIFFERENCE, [_difference_row(*row) for row in known])
+            )
+    outside = sum(row["outside"] for rows in record["models"].values() for row in rows)
+    about = f"Compiler: Mesa {mesa}; executed: Mesa {record['mesa']}, accesses out of bounds: {outside}."
+    parts.append(f"{BUILT_IN}, a prefill of {CHUNK} tokens and a step of decode, executed; instructions in millions.")
+    return (
+        "\n\n".join([about, markdown_table(SUMMARY, summary), *parts, counts_table(record["models"][BUILT_IN])]) + "\n"
+    )
 
 
 def main() -> None:

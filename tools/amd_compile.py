@@ -3,11 +3,13 @@
     python -m tools.amd_compile                        Radeon 780M, the driver of this system
     python -m tools.amd_compile --family navi21 --json
     python -m tools.amd_compile --icd FILE --update    store the table in benchmarks/amd_compile.json
+    python -m tools.amd_compile --newest --update      that of newest Mesa (make setup-780m)
 
 RADV (Mesa's driver for AMD GPUs) makes a device without hardware when RADV_FORCE_FAMILY names a GPU; its compiler is
-the real one. What is compiled is what the product dispatches: the programs of whole models are recorded on a device
-that only takes notes, with the profile for AMD GPUs, for each shape of model, weight format and type of cache, and in
-the environment that Device.open makes. Beside it the other form of the matmul is compiled, and both in waves of 64.
+the real one. From Mesa 26 on it makes none: the emulated 780M takes its place. What is compiled is what the product
+dispatches: the programs of whole models are recorded on a device that only takes notes, with the profile for AMD GPUs,
+for each shape of model, weight format and type of cache, and in the environment that Device.open makes. Beside it the
+other form of the matmul is compiled, and both in waves of 64.
 
 waves: of one SIMD (hardware has 16 at most). RADV counts a wave of 64 twice; here it is counted once. loops: of the
 loops that matter, vector instructions (valu), dual-issue pairs among them (vopd, a pair counted once) and instructions
@@ -29,12 +31,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--icd", type=Path, help="RADV's ICD file (default: the installed one)")
     parser.add_argument("--family", default=FAMILY, help=f"GPU family in Mesa's words (default: {FAMILY})")
+    parser.add_argument("--newest", action="store_true", help="the driver of make setup-780m, for the Radeon 780M")
     parser.add_argument("--only", default="", help="only shaders whose name starts so")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("--update", action="store_true", help=f"store the table in {TABLE.parent.name}/{TABLE.name}")
     arguments = parser.parse_args()
-    icd = arguments.icd or find_icd()
-    if icd is None:
+    if arguments.newest and (arguments.icd or arguments.family != FAMILY):
+        sys.exit("amd_compile: --newest has a driver and a GPU of its own, not with --icd or --family")
+    icd = None if arguments.newest else arguments.icd or find_icd()
+    if icd is None and not arguments.newest:
         sys.exit("amd_compile: RADV is not installed (package mesa-vulkan-drivers); give its ICD file with --icd")
     if arguments.update and arguments.only:
         sys.exit("amd_compile: --update stores whole tables, not with --only")

@@ -15,6 +15,9 @@ from vkprefill.vulkan.device import ask_for_waves_of_32
 from vkprefill.vulkan.shaders import SPIRV, load_shader, pack_words
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON_780M = (
+    ROOT / "build" / "780m" / "venv" / "bin" / "python"
+)  # on newest Mesa and the emulated 780M; make setup-780m
 FAMILY = "phoenix"  # the Radeon 780M
 OLD_NAMES = {"phoenix": "GFX1103_R1"}  # before Mesa 24
 CHILD_TIMEOUT = 600
@@ -40,20 +43,15 @@ def _job(case: dict) -> dict:
     }
 
 
-def _run_child(icd: Path, family: str, jobs: list[dict], *, wave64: bool = False) -> Iterator[dict]:
-    """Lines of the child; the last has `error` when it did not end well."""
+def _run_child(icd: Path | None, family: str, jobs: list[dict], *, wave64: bool = False) -> Iterator[dict]:
+    """Lines of the child; the last has `error` when it did not end well. Without an ICD file it runs on PYTHON_780M."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RADV_", "VK_", "ACO_"))}
-    environment |= {
-        "VK_ICD_FILENAMES": str(icd),
-        "VK_DRIVER_FILES": str(icd),
-        "RADV_FORCE_FAMILY": family,
-        "RADV_DEBUG": "nocache",
-        "MESA_SHADER_CACHE_DISABLE": "true",
-        "PYTHONPATH": str(ROOT),
-    }
+    environment |= {"RADV_DEBUG": "nocache", "MESA_SHADER_CACHE_DISABLE": "true", "PYTHONPATH": str(ROOT)}
+    if icd:
+        environment |= {"VK_ICD_FILENAMES": str(icd), "VK_DRIVER_FILES": str(icd), "RADV_FORCE_FAMILY": family}
     if not wave64:
         ask_for_waves_of_32(environment)
-    command = [sys.executable, "-m", "tools.amd.null_device"]
+    command = [sys.executable if icd else PYTHON_780M, "-m", "tools.amd.null_device"]
     try:
         done = subprocess.run(
             command,
@@ -72,18 +70,21 @@ def _run_child(icd: Path, family: str, jobs: list[dict], *, wave64: bool = False
         yield {"error": error}
 
 
-def compile_all(icd: Path, family: str, wanted: list[dict]) -> dict:
+def compile_all(icd: Path | None, family: str, wanted: list[dict]) -> dict:
     """The table of `wanted` cases on one GPU: {mesa, family, device, date, pipelines}.
 
+    icd: of a driver that makes devices without hardware, as Mesa did before 26; None: newest Mesa, the emulated device.
     Raises RuntimeError where the driver has no device of this family.
     """
-    names = [family, family.upper(), OLD_NAMES.get(family)]
+    if icd is None and not PYTHON_780M.exists():
+        raise RuntimeError(f"{PYTHON_780M.relative_to(ROOT)} is missing; run: make setup-780m")
+    names = [family, family.upper(), OLD_NAMES.get(family)] if icd else [family]
     for name in dict.fromkeys(filter(None, names)):
         about = next(_run_child(icd, name, []))
         if "error" not in about:
             break
     else:
-        raise RuntimeError(f"{icd}: no device for {family}: {about['error']}")
+        raise RuntimeError(f"{icd or PYTHON_780M}: no device for {family}: {about['error']}")
     pipelines: list[dict] = []
     for wave64, same in itertools.groupby(wanted, lambda case: case["wave64"]):
         rest = list(same)

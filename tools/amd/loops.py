@@ -19,8 +19,15 @@ KINDS = {  # what the names of a kind of instruction start with
 }
 
 
+Loop = frozenset[int]  # numbers of its basic blocks, those of the loops in it among them
+
+
 class Loops:
-    """The loops of a shader's assembly: basic blocks, and (first, last) block of each loop in the order of the text."""
+    """The loops of a shader's assembly: the code of its basic blocks, and the loops in the order of the text.
+
+    A loop is all blocks from which one gets back to its head, a block that every way into it leads through, without
+    passing the head. Compilers put a loop's last block where they like, also before its head.
+    """
 
     def __init__(self, assembly: str) -> None:
         blocks: list[tuple[str, list[str]]] = []
@@ -29,31 +36,52 @@ class Loops:
                 blocks.append((m[1], []))
             elif blocks and (m := re.match(r"\s+([a-z_0-9]+[^;]*)", line)):
                 blocks[-1][1].append(m[1].strip())
-        index = {name: i for i, (name, _) in enumerate(blocks)}
-        last: dict[int, int] = {}  # two branches back to one block are one loop
-        for i, (_, code) in enumerate(blocks):
-            for instruction in code:
-                m = re.match(r"s_c?branch\S*\s+(BB\d+)", instruction)
-                if m and index.get(m[1], len(blocks)) <= i:
-                    last[index[m[1]]] = i
         self.code = [code for _, code in blocks]
-        self.loops = sorted(last.items())
+        number = {name: i for i, (name, _) in enumerate(blocks)}
+        before: list[set[int]] = [set() for _ in blocks]  # the blocks from which one gets to a block
+        for i, (_, code) in enumerate(blocks):
+            for to in _successors(i, code, number):
+                before[to].add(i)
+        self.loops = _find_loops(before)
 
-    def inner(self, loop: tuple[int, int]) -> list[tuple[int, int]]:
-        return [(a, b) for a, b in self.loops if (a, b) != loop and loop[0] <= a and b <= loop[1]]
+    def inner(self, loop: Loop) -> list[Loop]:
+        return [other for other in self.loops if other < loop]
 
-    def own(self, loop: tuple[int, int]) -> dict[str, int]:
+    def own(self, loop: Loop) -> dict[str, int]:
         """Instructions of one pass by kind, without the loops in it; fma: multiply-adds, two in some pairs."""
-        inner = self.inner(loop)
-        code = [
-            instruction
-            for i in range(loop[0], loop[1] + 1)
-            if not any(a <= i <= b for a, b in inner)
-            for instruction in self.code[i]
-        ]
+        code = [c for i in loop.difference(*self.inner(loop)) for c in self.code[i]]
         total = {kind: sum(bool(re.match(start, c)) for c in code) for kind, start in KINDS.items()}
         fma = r"\bv_(?:dual_)?(?:fma|fmac|fmaak|fmamk|fma_mix)_f32"
         return total | {"fma": sum(len(re.findall(fma, c)) for c in code)}
+
+
+def _successors(block: int, code: list[str], number: dict[str, int]) -> set[int]:
+    to = {number[m[1]] for c in code if (m := re.match(r"s_c?branch\S*\s+(BB\d+)", c)) and m[1] in number}
+    ends = any(re.match(r"s_(branch|endpgm)\b", c) for c in code)
+    return to if ends or block + 1 == len(number) else to | {block + 1}
+
+
+def _find_loops(before: list[set[int]]) -> list[Loop]:
+    every = set(range(len(before)))
+    # Of each block, those that every way to it from the first one leads through; itself among them.
+    through = [{0}, *[set(every) for _ in before[1:]]]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(1, len(before)):
+            found = {i}.union(set.intersection(*[through[b] for b in before[i]]) if before[i] else set())
+            changed |= found != through[i]
+            through[i] = found
+    bodies: dict[int, set[int]] = {}
+    for head in every:
+        for last in before[head]:
+            if head in through[last]:
+                body, todo = bodies.setdefault(head, {head}), [last]
+                while todo:
+                    if (i := todo.pop()) not in body:
+                        body.add(i)
+                        todo += before[i]
+    return sorted(map(frozenset, bodies.values()), key=min)
 
 
 def count_loop(assembly: str, trips: list[int]) -> dict[str, int] | None:
@@ -61,10 +89,10 @@ def count_loop(assembly: str, trips: list[int]) -> dict[str, int] | None:
     found = Loops(assembly)
     if not found.loops:
         return None
-    outer = max(found.loops, key=lambda loop: loop[1] - loop[0])
+    outer = max(found.loops, key=len)
     total = dict.fromkeys((*KINDS, "fma"), 0)
     for loop in [outer, *found.inner(outer)]:
-        depth = sum(a <= loop[0] and loop[1] <= b for a, b in found.inner(outer))
+        depth = sum(loop <= other for other in found.inner(outer))
         if depth > len(trips):
             return None
         for kind, count in found.own(loop).items():

@@ -1,0 +1,123 @@
+"""Counts of executed kernels: of dispatches of another grid, and as a table.
+
+What a workgroup does depends on its kernel, the constants, the width of the matrix and, for some kernels, on how many
+tokens or keys there are. So a dispatch's counts are a sum of few terms (`work_of`), each so many times what the
+executed dispatches say of it.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from vkprefill.benchmark.record import markdown_table
+
+ATTENTION = r"attention_(f16|f32)"
+COUNTS = ("waves", "issue", "valu", "pairs", "salu", "smem", "vmem", "lds", "lds_passes", "lds_least", "lines")
+COUNTS += ("vmem_bytes", "smem_bytes")
+MOST_ROWS = 128  # of a matrix, that a workgroup takes
+MOST_OFF = 5e-3  # between what was executed and what is worked out: how ties fall, where a row begins in a line
+
+
+def work_of(row: Mapping) -> tuple[float, ...]:
+    """What a dispatch's counts are sums of: so many times what a workgroup does, a token, a tile of keys."""
+    shader, (x, y, z), tokens = row["shader"], row["grid"], row["tokens"]
+    groups = x * y * z
+    if re.fullmatch(ATTENTION, shader):
+        return groups, *_attention_work(row["constants"], tokens, row["depth"])
+    if shader == "delta_rule":  # a workgroup takes all tokens
+        return groups, groups * tokens
+    if shader == "causal_conv":  # those of the first tokens see to the state
+        return x, groups, x * tokens
+    return (groups,)
+
+
+def _attention_work(constants: dict, tokens: int, depth: int) -> tuple[int, int]:
+    """Tiles of keys and, of the weighted sums, groups of four keys; see attention.comp."""
+    c, heads = constants, constants["H"] // constants["G"]
+    tile = c["LOCAL_SIZE"] * c["KP"]
+    tiles = fours = 0
+    for first in range(0, tokens * heads, c["TQ"]):
+        skip = 0 if c["TQ"] % heads == 0 else first % heads
+        keys = depth + min(first // heads + (skip + c["TQ"] - 1) // heads + 1, tokens)
+        per_split = math.ceil(keys / (c["SPLITS"] * tile)) * tile
+        for begin in range(0, min(keys, c["SPLITS"] * per_split), per_split):
+            own = min(per_split, keys - begin)
+            tiles += math.ceil(own / tile)
+            fours += own // tile * (tile // 4) + math.ceil(own % tile / 4)
+    return tiles * c["G"], fours * c["G"]
+
+
+def kernel_of(row: dict) -> tuple:
+    """What a workgroup's counts depend on. A matrix with fewer rows than a workgroup takes counts apart."""
+    push = row["push"]
+    return row["shader"], *row["constants"].items(), push.get("K"), min(push.get("rows", 0), MOST_ROWS)
+
+
+class Counts:
+    """The counts of executed kernels, for dispatches of any grid."""
+
+    def __init__(self, rows: Iterable[dict]) -> None:
+        self._rows: dict[tuple, list[dict]] = {}
+        for row in rows:
+            self._rows.setdefault(kernel_of(row), []).append(row)
+
+    def of(self, dispatch: Mapping, tokens: int, depth: int) -> dict[str, float] | None:
+        """Those of COUNTS, and `wave`, the size of a wave. None where its kernel was not executed.
+
+        dispatch: shader, constants, push, grid. Raises ValueError where the counts of the executed grids do not follow
+        from their work.
+        """
+        rows = self._rows.get(kernel_of(dispatch))
+        if not rows:
+            return None
+        done = np.array([work_of(row) for row in rows], float)
+        counts = np.array([[row[name] / row["dispatches"] for name in COUNTS] for row in rows])
+        scale = done[:, :1]  # workgroups: a small grid weighs as much as a large one
+        each, *_ = np.linalg.lstsq(done / scale, counts / scale, rcond=None)
+        off = np.abs(done @ each - counts) / np.maximum(counts, 1)
+        if off.max() > MOST_OFF:
+            raise ValueError(
+                f"{dispatch['shader']} {dispatch['constants']}: {COUNTS[off.max(0).argmax()]} executed is "
+                f"{off.max():.1%} off what follows from other grids"
+            )
+        found = np.array(work_of({**dispatch, "tokens": tokens, "depth": depth})) @ each
+        return dict(zip(COUNTS, map(float, found), strict=True)) | {"wave": rows[0]["wave"]}
+
+
+TABLE = ("program", "kernel", "dispatches", "vector", "pairs", "scalar", "LDS", "conflicts", "KiB", "memory KiB")
+TABLE += ("outside",)
+
+
+def counts_table(rows: list[dict]) -> str:
+    """A line for each kernel of each program, summed over its grids; instructions and passes in millions.
+
+    vector: instructions that vector units issue, of waves, a pair counted once; pairs: their share. LDS: passes of 128
+    bytes; conflicts: how many more they are than without conflicts of banks. KiB: lines of 128 bytes that vector loads
+    and stores touch, once for each instruction; memory KiB: once for each dispatch, scalar loads too. outside: accesses
+    that a descriptor's range refused.
+    """
+    kernels: dict[tuple[str, str], dict[str, int]] = {}
+    for row in rows:
+        if not row.get("narrow"):
+            sums = kernels.setdefault((row["program"], row["shader"]), {})
+            for name in ("dispatches", *COUNTS, "lines_read", "lines_written", "outside"):
+                sums[name] = sums.get(name, 0) + row[name]
+    return markdown_table(TABLE, [(*key, *_cells(sums)) for key, sums in kernels.items()])
+
+
+def _cells(sums: dict[str, int]) -> tuple[str, ...]:
+    vector = sums["valu"] + sums["pairs"]
+    more = sums["lds_passes"] / sums["lds_least"] - 1 if sums["lds_least"] else 0.0
+    return (
+        f"{sums['dispatches']}",
+        f"{vector / 1e6:,.3f}",
+        f"{sums['pairs'] / vector:.0%}",
+        f"{sums['salu'] / 1e6:,.3f}",
+        f"{sums['lds_passes'] / 1e6:,.3f}" if sums["lds_passes"] else "-",
+        f"{more:.0%}" if sums["lds_passes"] else "-",
+        f"{sums['lines'] / 8:,.0f}",
+        f"{(sums['lines_read'] + sums['lines_written']) / 8:,.0f}",
+        f"{sums['outside']}",
+    )
