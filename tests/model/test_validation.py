@@ -6,40 +6,27 @@ variables.
 """
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.shaders.test_barrier import LAYER_SETTINGS
+from tests.validation_layer import layer_environment, messages
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = Path(__file__).with_name("validation_run.py")
 MODEL = ROOT / "tests" / "data" / "models" / "tiny-c-q4km.gguf"
-MESSAGE = re.compile(r"VUID-|SYNC-|UNASSIGNED-|Validation (Error|Warning)")
 
 
 def run(tmp_path: Path, *options: str, **environment: str) -> str:
     """Output of the run under the layer."""
-    settings = tmp_path / "vk_layer_settings.txt"
-    settings.write_text(LAYER_SETTINGS)
-    environment = {
-        **os.environ,
-        "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
-        "VK_LAYER_SETTINGS_PATH": str(settings),
-        **environment,
-    }
+    environment = {**os.environ, **layer_environment(tmp_path), **environment}
     command = [sys.executable, str(RUN), str(MODEL), *options]
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     output = result.stdout + result.stderr
     assert result.returncode == 0 and "finished" in output, output
     return output
-
-
-def messages(output: str) -> list[str]:
-    return [line for line in output.splitlines() if MESSAGE.search(line)]
 
 
 @pytest.fixture

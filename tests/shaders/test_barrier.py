@@ -13,18 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.validation_layer import layer_environment, messages
+
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = ROOT / "native" / "barrier_check.py"
-
-# Newer layers (1.4.309 for one) need the last two settings; older ones (1.3.239) pass over them.
-LAYER_SETTINGS = """\
-khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
-khronos_validation.report_flags = error,warn
-khronos_validation.log_filename = stdout
-khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
-khronos_validation.validate_sync = true
-khronos_validation.syncval_shader_accesses_heuristic = true
-"""
 
 
 def load_build_native():
@@ -49,15 +41,9 @@ def barrier() -> Path:
     return path
 
 
-def run_check(barrier: Path, spirv: Path, *options: str, settings: Path | None = None) -> str:
-    """Output of the check in a child process, under the validation layer where `settings` is given."""
-    environment = dict(os.environ)
-    if settings is not None:
-        settings.write_text(LAYER_SETTINGS)
-        environment |= {
-            "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
-            "VK_LAYER_SETTINGS_PATH": str(settings),
-        }
+def run_check(barrier: Path, spirv: Path, *options: str, layer_in: Path | None = None) -> str:
+    """Output of the check in a child process, under the validation layer where `layer_in` takes its settings."""
+    environment = os.environ | (layer_environment(layer_in) if layer_in else {})
     command = [sys.executable, str(CHECK), str(barrier), str(spirv), *options]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -70,14 +56,13 @@ def test_thousand_dependent_dispatches_are_exact(barrier, spirv):
 
 def test_missing_barrier_is_reported(barrier, spirv, tmp_path):
     """Shows that the checker is alive; without this the next test could pass for want of a layer."""
-    output = run_check(barrier, spirv, "--dispatches", "2", "--no-barrier", settings=tmp_path / "vk_layer_settings.txt")
+    output = run_check(barrier, spirv, "--dispatches", "2", "--no-barrier", layer_in=tmp_path)
     assert "SYNC-HAZARD-READ-AFTER-WRITE" in output, output
 
 
 def test_barrier_is_clean_under_synchronisation_validation(barrier, spirv, tmp_path):
-    output = run_check(barrier, spirv, "--dispatches", "8", settings=tmp_path / "vk_layer_settings.txt")
-    complaints = [line for line in output.splitlines() if "VUID-" in line or "SYNC-HAZARD" in line]
-    assert complaints == []
+    output = run_check(barrier, spirv, "--dispatches", "8", layer_in=tmp_path)
+    assert messages(output) == []
 
 
 def test_failed_build_leaves_no_file(tmp_path, monkeypatch, capsys):

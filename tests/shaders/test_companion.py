@@ -5,7 +5,6 @@ What may crash, or wants the validation layer, which environment variables choos
 
 import gc
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.shaders.test_barrier import LAYER_SETTINGS, load_build_native
+from tests.shaders.test_barrier import load_build_native
+from tests.validation_layer import layer_environment, messages
 from tools import compile_shaders as compile_shaders_module
 from vkprefill.cli import devices as devices_command
 from vkprefill.errors import DeviceError
@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = Path(__file__).with_name("companion_run.py")
 CHECK = ROOT / "native" / "companion_check.py"
 SUFFIX = load_build_native().SUFFIX
-MESSAGE = re.compile(r"VUID-|SYNC-|UNASSIGNED-|Validation (Error|Warning)")
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +49,7 @@ def spirv(tmp_path_factory) -> Path:
 def run(command: list, folder: Path | None = None, **environment: str) -> str:
     """Output of a Python script that must end well; under the validation layer where `folder` takes its settings."""
     if folder is not None:
-        settings = folder / "vk_layer_settings.txt"
-        settings.write_text(LAYER_SETTINGS)
-        environment |= {"VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation", "VK_LAYER_SETTINGS_PATH": str(settings)}
+        environment |= layer_environment(folder)
     result = subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=ROOT,
@@ -64,10 +61,6 @@ def run(command: list, folder: Path | None = None, **environment: str) -> str:
     output = result.stdout + result.stderr
     assert result.returncode == 0, output
     return output
-
-
-def messages(output: str) -> list[str]:
-    return [line for line in output.splitlines() if MESSAGE.search(line)]
 
 
 # -- with it -----------------------------------------------------------------------------------------------------------
