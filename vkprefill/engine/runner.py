@@ -102,7 +102,8 @@ class Runner:
         self.meter = SpeedMeter(chunk)
 
     def record(self, report: Progress) -> None:
-        """The programs that the first token needs."""
+        """The programs that the first token needs; all are new, where there were others."""
+        vars(self).pop("decode_program", None)
         report("recording", 0, 2)
         self.prefill_program = self.forward.record_trunk("prefill", self.sizes.rows)
         report("recording", 1, 2)
