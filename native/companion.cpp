@@ -1,4 +1,5 @@
-// vkprefill._companion: a Vulkan device opened with features, as a manager for kp; timestamps between kp's dispatches.
+// vkprefill._companion: a Vulkan device opened with features, as a manager for kp; timestamps between dispatches, and
+// dispatches that share pipelines (pipeline.h).
 //
 // kp 0.9 opens the device without a single feature and cannot be given one that is open: its constructor for that
 // leaves the list of queues empty and then reads past its end. So the companion opens the device, lays a kp::Manager
@@ -19,6 +20,7 @@
 #include <pybind11/stl.h>
 
 #include "kp.h"
+#include "pipeline.h"
 
 namespace py = pybind11;
 
@@ -50,15 +52,10 @@ constexpr uint32_t FLOAT = 1;
 constexpr const char* MIXED_DOT = "VK_VALVE_shader_mixed_float_dot_product";
 constexpr const char* COOPERATIVE_MATRIX = "VK_KHR_cooperative_matrix";
 constexpr const char* MANAGER_DESTRUCTOR = "_ZN2kp7ManagerD1Ev";
+constexpr const char* TENSOR_BUFFER_INFO = "_ZN2kp6Tensor29constructDescriptorBufferInfoEv";
 // More than a kp::Manager has in any build: with its debug layers there are members behind ours, where zeros mean that
 // there is no callback.
 constexpr size_t MANAGER_BYTES = 64 << 10;
-
-void check(VkResult result, const char* what) {
-    if (result < 0) {
-        throw std::runtime_error(std::string(what) + " gave " + std::to_string(result));
-    }
-}
 
 // The features that a device is opened with where the driver has them, in the structures that Vulkan passes them in.
 struct Features {
@@ -269,14 +266,15 @@ std::shared_ptr<kp::Manager> make_manager(const ContextPointer& context, Destruc
     return manager;
 }
 
-// kp's destructor of Manager, from the library that is loaded already.
-Destructor manager_destructor(const std::string& kp_library) {
+// A function of kp's, from the library that is loaded already.
+template <typename Function>
+Function exported(const std::string& kp_library, const char* symbol) {
     void* library = dlopen(kp_library.c_str(), RTLD_NOW | RTLD_NOLOAD);
-    void* found = library ? dlsym(library, MANAGER_DESTRUCTOR) : nullptr;
+    void* found = library ? dlsym(library, symbol) : nullptr;
     if (!found) {
-        throw py::import_error("vkprefill._companion: " + kp_library + " does not export kp::Manager's destructor");
+        throw py::import_error("vkprefill._companion: " + kp_library + " does not export " + symbol);
     }
-    return reinterpret_cast<Destructor>(found);
+    return reinterpret_cast<Function>(found);
 }
 
 // Points in time on the device, written by Mark and read when the submissions that hold the marks have ended.
@@ -354,7 +352,8 @@ py::dict about(const Physical& physical) {
 
 PYBIND11_MODULE(_companion, module) {
     const auto kp_library = kp::import_checked("vkprefill._companion").attr("__file__").cast<std::string>();
-    const Destructor destroy = manager_destructor(kp_library);
+    const auto destroy = exported<Destructor>(kp_library, MANAGER_DESTRUCTOR);
+    const auto buffer_info = exported<BufferInfo>(kp_library, TENSOR_BUFFER_INFO);
 
     module.def(
         "describe", [](uint32_t index) { return about(Physical(index)); }, py::arg("index"),
@@ -371,4 +370,20 @@ PYBIND11_MODULE(_companion, module) {
         .def("read", &Timestamps::read, py::arg("count"), "The first marks, in ticks.");
     py::class_<Mark, kp::OpBase, std::shared_ptr<Mark>>(module, "Mark", "When all recorded before it has ended.")
         .def(py::init<std::shared_ptr<Timestamps>, uint32_t>(), py::arg("timestamps"), py::arg("index"));
+    py::class_<Pipeline, std::shared_ptr<Pipeline>>(module, "Pipeline", "A shader with its constants.")
+        .def(py::init([](const ContextPointer& context, uint32_t bindings, uint32_t push_bytes, const std::string& spirv,
+                         const std::string& constants) {
+                 auto device = shared_handle(context->device, context);
+                 return std::make_shared<Pipeline>(std::move(device), bindings, push_bytes, spirv, constants);
+             }),
+             py::arg("context"), py::arg("bindings"), py::arg("push_bytes"), py::arg("spirv"), py::arg("constants"));
+    py::class_<Binding, std::shared_ptr<Binding>>(module, "Binding", "A pipeline with its buffers.")
+        .def(py::init([buffer_info](std::shared_ptr<Pipeline> pipeline,
+                                    std::vector<std::shared_ptr<kp::Tensor>> tensors) {
+                 return std::make_shared<Binding>(std::move(pipeline), std::move(tensors), buffer_info);
+             }),
+             py::arg("pipeline"), py::arg("tensors"));
+    py::class_<Dispatch, kp::OpBase, std::shared_ptr<Dispatch>>(module, "Dispatch", "Runs a binding.")
+        .def(py::init<std::shared_ptr<Binding>, const std::array<uint32_t, 3>&, std::string>(), py::arg("binding"),
+             py::arg("grid"), py::arg("push"));
 }

@@ -1,4 +1,5 @@
-"""The companion's device under kp: a chain of dependent dispatches with timestamps, then all dropped in an odd order.
+"""The companion's device under kp: a chain of dependent dispatches, every other one kp's and every other one with a
+pipeline of the companion's, with timestamps, then all dropped in an odd order.
 
     python companion_check.py COMPANION.so CHECK.spv [--dispatches N] [--barrier BARRIER.so]
 
@@ -34,7 +35,9 @@ def chain(companion, index: int, spirv: bytes, dispatches: int, barrier) -> tupl
     start = np.arange(ELEMENTS, dtype=np.uint32)
     buffers = [manager.tensor_t(start, kp.TensorTypes.host), manager.tensor_t(start, kp.TensorTypes.host)]
     none = np.zeros(0, np.uint32)
-    steps = [manager.algorithm(pair, spirv, (ELEMENTS // 64, 1, 1), none, none) for pair in (buffers, buffers[::-1])]
+    grid = (ELEMENTS // 64, 1, 1)
+    algorithm = manager.algorithm(buffers, spirv, grid, none, none)
+    binding = companion.Binding(companion.Pipeline(context, len(buffers), 0, spirv, b""), buffers[::-1])
     timed = companion.describe(index)["timestamps"]
     times = companion.Timestamps(context, dispatches + 1) if timed else None
     sequences = [manager.sequence()]
@@ -43,7 +46,8 @@ def chain(companion, index: int, spirv: bytes, dispatches: int, barrier) -> tupl
     for i in range(dispatches):
         if barrier is None and i:
             sequences.append(manager.sequence())
-        sequences[-1].record(kp.OpAlgoDispatch(steps[i % 2], none))
+        kps = kp.OpAlgoDispatch(algorithm, none)
+        sequences[-1].record(companion.Dispatch(binding, grid, b"") if i % 2 else kps)
         if barrier is not None:
             sequences[-1].record(barrier())
         if timed:
@@ -54,7 +58,7 @@ def chain(companion, index: int, spirv: bytes, dispatches: int, barrier) -> tupl
     right = np.array_equal(buffers[dispatches % 2].data(), expected)
     if timed:
         right = right and (np.diff(np.array(times.read(dispatches + 1), np.int64)) >= 0).all()
-    return right, [buffers, steps, sequences, times]
+    return right, [buffers, algorithm, binding, sequences, times]
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ public:
     virtual void postEval(const VkCommandBuffer& commands) = 0;
 };
 
-class Tensor;
+class Tensor {};  // never looked into
 class Sequence;
 class Algorithm;
 

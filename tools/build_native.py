@@ -20,7 +20,7 @@ NATIVE = ROOT / "native"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 WITHOUT = {  # name of each module -> what its lack means
     "_barrier": "without it the engine uses one submission per dependency level: the same results, slower decode",
-    "_companion": "without it the device is opened with no feature on, and kernels cannot be timed on it",
+    "_companion": "without it the device has no feature on, kernels cannot be timed on it, and the start is slower",
 }
 
 

@@ -245,7 +245,7 @@ def test_too_large(tiny, prompt, monkeypatch):
 def test_memory_comes_back(tiny, prompt):
     """While a capture lives its buffers do, one set; when it is gone so are they, whoever else refers to the model."""
     before = dict(+tiny.device.allocated)
-    algorithms = len(tiny.device._algorithms)
+    bound = len(tiny.device.pipelines.bound)
     capture = AttentionCapture(queries=(-1, 0))
     for length in (5, 300, 20, 300):
         tiny.prefill(prompt[:length], capture=capture)
@@ -254,7 +254,7 @@ def test_memory_comes_back(tiny, prompt):
     rows = capture.pattern[3]
     copied = rows.copy()
     del capture
-    assert dict(+tiny.device.allocated) == before and len(tiny.device._algorithms) <= algorithms
+    assert dict(+tiny.device.allocated) == before and len(tiny.device.pipelines.bound) <= bound
     tiny.prefill(prompt[:30], capture=AttentionCapture())
     assert dict(+tiny.device.allocated) == before
     assert np.array_equal(rows, copied), "the rows are the caller's"

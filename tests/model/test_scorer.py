@@ -382,7 +382,7 @@ def test_scoring_that_does_not_fit_is_refused_in_one_line(eight_layers, scorer_o
     check(scorer.score(token_ids, config), *numpy_importance(eight_layers, token_ids, config))
 
 
-CALLS = {"buffer": Device, "algorithm": Device, "program": Device, "dispatch": Program, "run": Program}
+CALLS = {"buffer": Device, "operation": Device, "program": Device, "dispatch": Program, "run": Program}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -26,7 +26,7 @@ NO_WORDS = np.zeros(0, np.uint32)
 
 
 def halves() -> None:
-    """A shader with halves, through kp's own Algorithm."""
+    """A shader with halves."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "halves.comp"), Path(folder, "halves.spv")
         source.write_text(HALVES)
@@ -37,9 +37,7 @@ def halves() -> None:
     buffers = [device.host_array("x", x.view(np.uint32)), device.host_array("y", np.zeros(64, np.uint32))]
     shader = Shader("halves", code, (Binding("x", True, False), Binding("y", False, True)), (), ())
     sequence = device._manager.sequence()
-    sequence.record(
-        device._kp.OpAlgoDispatch(device.algorithm(shader, buffers, (1, 1, 1), NO_WORDS, NO_WORDS), NO_WORDS)
-    )
+    sequence.record(device.operation(shader, buffers, (1, 1, 1), NO_WORDS, NO_WORDS))
     sequence.record(device._barrier())
     sequence.eval()
     np.testing.assert_allclose(buffers[1].read().view(np.float16), x * np.float16(3) + np.float16(0.25), rtol=2e-3)
@@ -50,25 +48,29 @@ def orders() -> None:
     """All that hangs on a device, dropped in every order, with the manager destroyed or only dropped."""
     native = companion.load()
     import kp
+    from vkprefill._barrier import Barrier as barrier
 
     code = Path(sys.argv[2]).read_bytes()
-    names = ("context", "manager", "tensors", "algorithm", "sequence", "times")
+    names = ("context", "manager", "tensors", "algorithm", "binding", "dispatch", "sequence", "times")
     for count, order in enumerate(itertools.permutations(range(len(names)))):
-        if count % 13:  # 56 of the 720, with each of them in each place
+        if count % 709:  # 57 of the 40,320, with each of them in each place
             continue
         context = native.Context(0)
         manager = context.manager()
         tensors = [manager.tensor_t(np.arange(64, dtype=np.uint32), kp.TensorTypes.host) for _ in range(2)]
         algorithm = manager.algorithm(tensors, code, (1, 1, 1), NO_WORDS, NO_WORDS)
+        binding = native.Binding(native.Pipeline(context, 2, 0, code, b""), tensors)
+        dispatch = native.Dispatch(binding, (1, 1, 1), b"")
         sequence, times = manager.sequence(), native.Timestamps(context, 2)
-        for operation in (native.Mark(times, 0), kp.OpAlgoDispatch(algorithm, NO_WORDS), native.Mark(times, 1)):
+        kps = kp.OpAlgoDispatch(algorithm, NO_WORDS)
+        for operation in (native.Mark(times, 0), kps, barrier(), dispatch, native.Mark(times, 1)):
             sequence.record(operation)
-        del operation
+        del operation, kps
         sequence.eval()
         if count % 2:
             manager.destroy()
-        held = [context, manager, tensors, algorithm, sequence, times]
-        del context, manager, tensors, algorithm, sequence, times
+        held = [context, manager, tensors, algorithm, binding, dispatch, sequence, times]
+        del context, manager, tensors, algorithm, binding, dispatch, sequence, times
         for place in order:
             held[place] = None
             gc.collect()

@@ -16,10 +16,10 @@ from vkprefill.vulkan.device import Device
 def nothing_is_left(device):
     """Accounting and pipelines are where they were before the test, without a run of the collector."""
     device.staging  # noqa: B018 - made once, at the first use
-    before, pipelines = +device.allocated, device.num_pipelines
+    before, bound = +device.allocated, len(device.pipelines.bound)
     yield
     assert +device.allocated == before
-    assert device.num_pipelines == pipelines
+    assert len(device.pipelines.bound) == bound
 
 
 class Interrupted:
@@ -42,12 +42,12 @@ class Interrupted:
 
 
 def test_what_is_dropped_is_given_back(device):
-    before, pipelines = +device.allocated, device.num_pipelines
+    before, bound = +device.allocated, len(device.pipelines.bound)
     buffer = device.buffer("dropped", (1000,), kind="testing")
     device.upload(buffer, [np.ones(1000, np.float32)])
-    assert device.allocated == before + Counter(testing=4000) and device.num_pipelines > pipelines
+    assert device.allocated == before + Counter(testing=4000) and len(device.pipelines.bound) > bound
     del buffer
-    assert +device.allocated == before and device.num_pipelines == pipelines
+    assert +device.allocated == before and len(device.pipelines.bound) == bound
 
 
 def test_a_buffer_never_meets_the_pipelines_of_another(device):
@@ -129,7 +129,7 @@ def test_an_interrupt_while_memory_is_given_back(device, monkeypatch, where, how
     device.program("test").fill(buffer)
     with monkeypatch.context() as patch:
         if where == "pipelines":
-            patch.setattr(device, "_algorithms", Interrupted(device._algorithms, "copy"))
+            patch.setattr(device.pipelines, "bound", Interrupted(device.pipelines.bound, "copy"))
         elif where == "tensor":
             buffer.owner.tensor = Interrupted(buffer.owner.tensor, "destroy")
         else:
@@ -179,7 +179,7 @@ def test_what_an_error_leaves_goes_before_its_traceback(device, error):
 
 def test_what_outlives_its_device_is_no_harm():
     own, buffer, program = used_and_closed()
-    assert own.allocated.total() == 0 == own.num_pipelines
+    assert own.allocated.total() == 0 == len(own.pipelines) == len(own.pipelines.bound)
     with pytest.raises(DeviceError, match="closed"):
         program.run()
     buffer.free()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.shaders.test_barrier import load_build_native
@@ -22,6 +23,7 @@ from vkprefill.vulkan import companion
 from vkprefill.vulkan import program as program_module
 from vkprefill.vulkan.companion import Abilities
 from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.pipelines import Pipelines
 from vkprefill.vulkan.shaders import load_shader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,6 +136,46 @@ def test_wrong_uses_are_errors(native):
             native.Mark(times, 4)
         with pytest.raises(IndexError, match="5 marks wanted, there are 4"):
             times.read(5)
+    fill = native.Pipeline(context, 1, 8, load_shader("fill").code, np.uint32([64]).tobytes())
+    manager = context.manager()
+    tensor = manager.tensor_t(np.zeros(4, np.uint32))
+    with pytest.raises(ValueError, match="2 tensors, the pipeline binds 1"):
+        native.Binding(fill, [tensor, tensor])
+    with pytest.raises(ValueError, match="4 bytes pushed, the pipeline takes 8"):
+        native.Dispatch(native.Binding(fill, [tensor]), (1, 1, 1), bytes(4))
+
+
+def test_dispatches_share_pipelines(native):
+    """One for a shader with its constants, whatever it is bound to, pushed, and however large the grid; the same words
+    as through kp, which makes one for each.
+    """
+    own, kps = Device.open(), Device.open()
+    kps.pipelines = Pipelines(kps._kp, kps._manager, None, None)
+    for device, expected in ((own, 2), (kps, 4)):
+        program = device.program("test")
+        buffers = [device.host_array(name, np.zeros(256, np.uint32)) for name in "ab"]
+        for i, buffer in enumerate(buffers):
+            program.fill(buffer, 7 + i)
+        for grid, local_size, value in (((1, 1, 1), 64, 21), ((2, 1, 1), 64, 22), ((1, 1, 1), 32, 23)):
+            words = {"value": value, "count": value}
+            program.dispatch("fill", buffers[:1], grid, constants={"LOCAL_SIZE": local_size}, push=words)
+        program.run()
+        np.testing.assert_array_equal(buffers[0].read(), [23] * 23 + [7] * 233)
+        np.testing.assert_array_equal(buffers[1].read(), [8] * 256)
+        assert len(device.pipelines) == expected + (device is kps)
+        device.close()
+        assert len(device.pipelines) == 0
+
+
+def test_a_pipeline_that_the_driver_refuses_is_an_error(native, device, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("vkCreateComputePipelines gave -2")
+
+    monkeypatch.setattr(device.pipelines, "_native", SimpleNamespace(Pipeline=fail))
+    program, buffer = device.program("test"), device.buffer("x", (4,))
+    with pytest.raises(DeviceError, match=r"shader fill: .*: vkCreateComputePipelines gave -2"):
+        program.dispatch("fill", [buffer], (1, 1, 1), constants={"LOCAL_SIZE": 4}, push={"value": 0, "count": 4})
+    assert program.num_submissions == 0
 
 
 # -- without it --------------------------------------------------------------------------------------------------------
@@ -148,6 +190,11 @@ def test_built_for_another_kp(native):
     output = run([RUN, "other_kp"])
     assert "absent: not available: vkprefill._companion was built for kp 0.9.0, found 9.9.9\n" in output
     assert "finished" in output
+
+
+def test_built_from_older_sources(native, monkeypatch):
+    monkeypatch.delattr(native, "Pipeline")
+    assert companion.abilities(0).absent.startswith("not available: it was built from older sources; run: ")
 
 
 def test_not_built(monkeypatch):

@@ -91,7 +91,7 @@ def run_job(job: dict) -> dict:
     decode = timed(lambda: model.decode_candidates(tokens[0], cache, Best(1)))
     again = timed(lambda: model.decode_candidates(tokens[0], cache, Best(1)))
     grown = resident_bytes() - stages.before_allocation
-    pipelines, cpu = device.num_pipelines, has_cpu_time(model)
+    pipelines, cpu = len(device.pipelines), has_cpu_time(model)
     memory = {
         f"accounted, {kind}": num_bytes / MIB for kind, num_bytes in sorted(device.allocated.items()) if num_bytes
     }

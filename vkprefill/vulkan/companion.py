@@ -1,6 +1,7 @@
 """The native companion (native/companion.cpp) opens a device with features on: what it finds, or why it is not used.
 
-Without it kp opens the device, with no feature on and no timestamps, and all else is as with it.
+Without it kp opens the device, with no feature on and no timestamps, and no dispatch shares a pipeline with another;
+all else is as with it.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def load() -> ModuleType:
         import vkprefill._companion as native
     except ImportError as error:
         raise Absent(f"not available: {error}") from None
+    if not hasattr(native, "Pipeline"):
+        raise Absent("not available: it was built from older sources; run: python tools/build_native.py")
     return native
 
 

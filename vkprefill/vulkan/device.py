@@ -25,6 +25,7 @@ from vkprefill.vulkan import companion
 from vkprefill.vulkan.allocation import Allocation, Ledger, last_serial
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.host_memory import free_ram_bytes
+from vkprefill.vulkan.pipelines import Pipelines
 from vkprefill.vulkan.probe import DeviceInfo, choose, probe
 from vkprefill.vulkan.profiles import AMD, Profile, profile_for
 from vkprefill.vulkan.program import Program
@@ -118,7 +119,6 @@ class Device:
         self.lost = False
         self.closed = False
         self._staging: Buffer | None = None
-        self._algorithms: dict[tuple, object] = {}
         self._connect()
 
     def _connect(self) -> None:
@@ -128,12 +128,13 @@ class Device:
         try:
             with _environment_of_the_driver(self.info):
                 self._open_manager()
+            self.pipelines = Pipelines(self._kp, self._manager, self._native, self._context)
         except RuntimeError as error:
             raise DeviceError(f"device {self.info.index} ({self.info.name}): cannot be opened: {error}") from None
 
     def _open_manager(self) -> None:
         """By the native companion where it is there, with features on; else by kp."""
-        self._context = None
+        self._native = self._context = None
         try:
             self._native = companion.load()
         except companion.Absent as absent:
@@ -153,10 +154,6 @@ class Device:
     @property
     def has_barrier(self) -> bool:
         return self._barrier is not None
-
-    @property
-    def num_pipelines(self) -> int:
-        return len(self._algorithms)
 
     @contextmanager
     def record_times(self) -> Iterator[Recording]:
@@ -188,7 +185,7 @@ class Device:
         """For Allocation.free. Each step can be repeated, so one that was interrupted is finished by another call."""
         if self.closed:
             return
-        self._forget_algorithms(owner.serial)
+        self.pipelines.forget(owner.serial)
         if owner.tensor is not None:
             owner.tensor.destroy()
             owner.tensor = None
@@ -200,7 +197,7 @@ class Device:
             if owner is not None:
                 owner.free()
             else:  # and its tensor with it, which kp frees when no algorithm holds it either
-                self._forget_algorithms(serial)
+                self.pipelines.forget(serial)
                 self._ledger.close(serial)
 
     @contextmanager
@@ -321,8 +318,8 @@ class Device:
         for buffer in buffers:
             program.fill(buffer)
         program.run()
-        for buffer in buffers:  # pipelines that nobody needs again
-            self._forget_algorithms(buffer.serial)
+        for buffer in buffers:  # bindings that nobody needs again
+            self.pipelines.forget(buffer.serial)
 
     def download(self, buffer: Buffer) -> np.ndarray:
         """A copy of a device buffer's content."""
@@ -345,7 +342,7 @@ class Device:
         program.copy(source, target, source_offset, target_offset, count)
         program.run()
 
-    def algorithm(
+    def operation(
         self,
         shader: Shader,
         buffers: Sequence[Buffer],
@@ -353,25 +350,17 @@ class Device:
         spec: np.ndarray,
         push: np.ndarray,
     ) -> object:
-        """A kp Algorithm, which is a pipeline and its bindings. Equal ones are shared: layers differ in push words
-        only. Raises DeviceError for a shader that needs a feature which is not on.
+        """A kp operation that dispatches the shader. Raises DeviceError for one that needs a feature which is not on,
+        or that the driver cannot compile.
         """
         if lacking := shader.features - self.abilities.features:
             raise DeviceError(
                 f"shader {shader.name}: needs {', '.join(sorted(lacking))}; {self.info.name} has {self.abilities}"
             )
-        key = (shader.name, tuple(b.serial for b in buffers), workgroups, spec.tobytes(), len(push))
-        found = self._algorithms.get(key)
-        if found is None:
-            tensors = [b.tensor for b in buffers]
-            found = self._algorithms[key] = self._manager.algorithm(tensors, shader.code, workgroups, spec, push)
-        return found
-
-    def _forget_algorithms(self, serial: int) -> None:
-        """Drop the algorithms that bind this memory."""
-        for key in self._algorithms.copy():
-            if serial in key[1]:
-                self._algorithms.pop(key, None)
+        try:
+            return self.pipelines.operation(shader, buffers, workgroups, spec, push)
+        except RuntimeError as error:
+            raise DeviceError(f"shader {shader.name}: {self.info.name}: {error}") from None
 
     def program(self, name: str, *, step: Buffer | None = None, num_rows: int = 1) -> Program:
         """An empty program. step: the buffer that tells kernels how many of num_rows tokens are in use."""
@@ -383,6 +372,6 @@ class Device:
         self.closed = True
         if self._manager is not None:
             self._manager.destroy()  # a second time, it does nothing
-        self._algorithms.clear()
+        self.pipelines.close()
         self._ledger.clear()
         self._manager = self._context = None

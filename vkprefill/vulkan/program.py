@@ -65,7 +65,7 @@ class Program:
             raise TypeError(f"{label}: grid {workgroups} is outside 1..{MAX_GRID}")
         spec = pack_words(label, "constants", shader.constants, constants or {})
         words = pack_words(label, "push words", shader.push, push or {})
-        algorithm = self.device.algorithm(shader, buffers, workgroups, spec, words)
+        operation = self.device.operation(shader, buffers, workgroups, spec, words)
 
         self._bound |= {b.serial: b for b in buffers}
         reads = {b.serial for b, binding in zip(buffers, shader.bindings, strict=True) if binding.read}
@@ -83,7 +83,7 @@ class Program:
             self._sequences[-1].record(self.device._barrier())
             self._written.clear()
             self._read.clear()
-        self._sequences[-1].record(self.device._kp.OpAlgoDispatch(algorithm, words))
+        self._sequences[-1].record(operation)
         if self._marks:
             self._marks.end_dispatch(self._sequences[-1], label, shader_name, workgroups)
         self._written |= writes
