@@ -1,11 +1,14 @@
 """The environment of all tests, and the Vulkan device that shader and model tests share."""
 
 import os
+import tempfile
 from collections.abc import Generator, Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
+from tests.emulated import Dispatches, faults
 from tests.skips import refuse_skip
 from vkprefill.errors import DeviceError
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -23,6 +26,14 @@ NOBODY = 65534  # a user id without rights
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="also run tests marked exhaustive (make test-all)")
     parser.addoption("--allow-skips", action="store_true", help="no failure where tests/skips.py knows no such skip")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The emulated GPU, if that is what the tests run on, looks for its file when the first device is opened."""
+    if "EMU_STATS" not in os.environ:
+        folder = tempfile.TemporaryDirectory()
+        os.environ["EMU_STATS"] = str(Path(folder.name) / "dispatches.jsonl")
+        config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -70,6 +81,22 @@ def environment(tmp_path_factory) -> Iterator[None]:
         for name in ("NO_PROXY", "no_proxy"):
             patch.setenv(name, "127.0.0.1,localhost")
         yield
+
+
+@pytest.fixture(scope="session")
+def dispatches() -> Dispatches:
+    """Of the emulated GPU, those that no test has looked at."""
+    return Dispatches(Path(os.environ["EMU_STATS"]))
+
+
+@pytest.fixture(autouse=True)
+def no_access_outside(dispatches) -> Iterator[None]:
+    """On the emulated GPU a test fails in which a shader reads or writes past a buffer, even where nothing comes of it,
+    or rounds otherwise than to the nearest.
+    """
+    yield
+    found = faults(dispatches.take())
+    assert not found, "\n".join(found[:10])
 
 
 def pytest_report_header() -> str:

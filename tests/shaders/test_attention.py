@@ -208,6 +208,22 @@ def test_flat_and_sharp_softmax(device, tokens, sharpness):
         check(f"attention T {tokens}, sharpness {sharpness}, {profile}", y, expected, REDUCTION)
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("peak", [None, 3, 40, 100, 255])
+def test_scores_far_from_zero(device, profile, peak):
+    """All near -100, one key at 100: their exponentials are no float32 numbers, unless relative to the maximum."""
+
+    def spoil(q, k, v):
+        q[:] = 1.25
+        k[:] = k / 8 - 5
+        if peak is not None:
+            k[peak] += 10
+
+    with using_profile(device, profile):
+        y, expected = attend(device, 9, 250, 2, 1, 256, "f32", spoil=spoil)
+    check(f"attention with a peak at {peak}, {profile}", y, expected, REDUCTION)
+
+
 @pytest.mark.smoke
 def test_llama_cpp(device):
     check_on_llama_cpp(device, "attn_pregate")

@@ -1,5 +1,6 @@
 """attention_scores and attention_rows: softmax rows of chosen queries, on a cache that the test packs itself."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from vkprefill.engine.cache_pool import KVLayer
 from vkprefill.engine.sizes import PAGE
 from vkprefill.engine.step import StepWord
 
+# More than one subgroup, also where these have 64 invocations, and keys for each.
+WIDE = dataclasses.replace(PROFILES["amd"], name="wide", local_size=128, attention_splits=1)
 LIMIT = 1e-5  # absolute; rows lie between 0 and 1
 
 
@@ -158,6 +161,23 @@ def test_subnormal_keys(device, profile):
     case = Case(1, 1023, 1, 1, 4, [0])
     with using_profile(device, profile):
         got, expected = rows_of(device, case, "f16", spoil=spoil)
+    check_rows(got, expected, case)
+
+
+@pytest.mark.parametrize("profile", [*PROFILES.values(), WIDE], ids=lambda profile: profile.name)
+@pytest.mark.parametrize("peak", [None, 3, 40, 100, 255])
+def test_scores_far_from_zero(device, profile, peak):
+    """All near -200, one key at 200: their exponentials are no float32 numbers, unless relative to the maximum."""
+
+    def spoil(q, k):
+        q[:] = 5
+        k[:] = k / 8 - 5
+        if peak is not None:
+            k[peak] += 10
+
+    case = Case(9, 250, 2, 1, 64, [8, 6])
+    with using_profile(device, profile):
+        got, expected = rows_of(device, case, "f32", spoil=spoil)
     check_rows(got, expected, case)
 
 

@@ -1,0 +1,204 @@
+"""Would the kernels' tests notice a mistake in a shader? Each one here must fail the tests beside it.
+
+Mesa's driver for the CPU cannot show all of them: it rounds halves as they should be, runs the subgroups of a workgroup
+in their order, each of eight invocations, and reads nothing past a buffer's end. What it misses (HIDDEN) must be seen
+on the emulated GPU (make test-780m), which runs the waves of a workgroup in random orders and counts what lies outside.
+"""
+
+import os
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+
+from tests.emulated import Dispatches, faults, is_emulated
+from tests.shaders import (
+    test_attention,
+    test_attention_rows,
+    test_delta_rule,
+    test_kv_store,
+    test_matmul,
+    test_matvec,
+    test_rms_norm,
+    test_top_k,
+)
+from tests.shaders.planting import Mistake, planted
+from tools.compile_shaders import SHADERS
+from vkprefill.vulkan.device import Device
+
+Test = Callable[[Device], None]
+ORDERS = range(1, 9)  # of waves, on the emulated GPU
+LAVAPIPE = "llvmpipe"  # how the device of Mesa's driver for the CPU is named
+
+
+def attention(device: Device) -> None:
+    """Workgroups of 64, several tiles of keys."""
+    test_attention.test_tiles_of_every_profile(device, "nvidia", 9, 250, 4, 1, 256)
+    test_attention.test_tiles_of_every_profile(device, "nvidia", 7, 300, 3, 3, 64)
+
+
+def maximum(device: Device) -> None:
+    test_attention.test_scores_far_from_zero(device, "nvidia", 40)
+
+
+def rows(device: Device) -> None:
+    for peak in (100, None):
+        test_attention_rows.test_scores_far_from_zero(device, test_attention_rows.WIDE, peak)
+
+
+def rms_norm(device: Device) -> None:
+    test_rms_norm.test_rows(device, test_attention_rows.WIDE, 63, 1028)
+
+
+def hybrid(device: Device) -> None:
+    test_matmul.test_tiles_of_every_profile(device, "amd", "F16")
+
+
+def matvec(device: Device) -> None:
+    test_matvec.test_tiles_of_every_profile(device, "amd", "F16")
+
+
+def top_k(device: Device) -> None:
+    test_top_k.test_sizes(device, "amd", 4097, 20)
+
+
+def delta_rule(device: Device) -> None:
+    test_delta_rule.test_tiles_of_every_profile(device, "amd", 32)
+
+
+def kv_store(device: Device) -> None:
+    test_kv_store.test_append(device, 63, 193, 1, 36, "f16")
+
+
+def middles(device: Device) -> None:
+    test_kv_store.test_halves_are_the_nearest(device)
+
+
+def no_barrier(shader: str, file: str, place: int) -> Mistake:
+    return Mistake(f"barrier {place + 1} of {file} removed", file, shader, "barrier();", ";", place)
+
+
+# What every driver shows.
+EVERYWHERE = (
+    (no_barrier("attention_f32", "attention.comp", 0), maximum),
+    (no_barrier("attention_f16", "attention.comp", 2), attention),
+    (no_barrier("attention_f16", "attention.comp", 3), attention),
+    (no_barrier("attention_f16", "attention.comp", 4), attention),
+    (no_barrier("matmul_hybrid_f16", "matmul_hybrid.comp", 0), hybrid),
+    (no_barrier("matmul_hybrid_f16", "matmul_hybrid.comp", 1), hybrid),
+    (no_barrier("matvec_f16", "matvec.comp", 0), matvec),
+    (no_barrier("top_k", "top_k.comp", 0), top_k),
+    (no_barrier("top_k", "top_k.comp", 1), top_k),
+    (no_barrier("rms_norm", "reduce.glsl", 0), rms_norm),
+    (no_barrier("attention_scores_f32", "reduce.glsl", 2), rows),
+    (no_barrier("attention_scores_f32", "reduce.glsl", 3), rows),
+    (
+        Mistake("halves of a key swapped", "kv.glsl", "attention_f16", "unpackHalf2x16(w.x)", "unpackHalf2x16(w.x).yx"),
+        attention,
+    ),
+    (
+        Mistake("halves swapped", "halves.glsl", "kv_store_f16", "h.xz | h.yw << 16", "h.yw | h.xz << 16"),
+        kv_store,
+    ),
+    (
+        Mistake("halves swapped", "quant_f16.glsl", "matvec_f16", "unpackHalf2x16(v)", "unpackHalf2x16(v).yx"),
+        matvec,
+    ),
+    (
+        Mistake("rounded toward zero", "halves.glsl", "kv_store_f16", "rounded >> dropped", "kept >> dropped"),
+        kv_store,
+    ),
+    (
+        Mistake("ties rounded up", "halves.glsl", "kv_store_f16", "(kept >> dropped & 1u)", "1u"),
+        middles,
+    ),
+    (
+        Mistake("a key too few", "attention.comp", "attention_f16", "row_t[r] + 1u, end)", "row_t[r], end)"),
+        attention,
+    ),
+    (
+        Mistake("a slot too far", "kv_store.comp", "kv_store_f16", "step[CACHE_LEN] + t", "step[CACHE_LEN] + t + 1u"),
+        kv_store,
+    ),
+    (
+        Mistake("a row off", "matmul_hybrid.comp", "matmul_hybrid_f16", "+ local] = b[i]", "+ (local ^ 1u)] = b[i]"),
+        hybrid,
+    ),
+    (
+        Mistake("a row off", "matvec.comp", "matvec_f16", "+ lane_x] = acc[c]", "+ (lane_x ^ 1u)] = acc[c]"),
+        matvec,
+    ),
+    (
+        Mistake("a row off", "delta_rule.comp", "delta_rule", "row0 + r] - mk_mq", "row0 + (r ^ 1u)] - mk_mq"),
+        delta_rule,
+    ),
+)
+LAST_ROW = "return min(n, ((rows + 31u) & ~31u) - 1u)"
+PACKED_BY_DRIVER = "return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));"
+# What only the emulated GPU shows.
+HIDDEN = (
+    (no_barrier("attention_f16", "attention.comp", 1), attention),
+    (no_barrier("attention_f16", "attention.comp", 5), attention),
+    (no_barrier("attention_scores_f32", "reduce.glsl", 1), rows),
+    (
+        Mistake("rounded by the driver", "kv.glsl", "kv_store_f16", "return pack_halves(v);", PACKED_BY_DRIVER),
+        kv_store,
+    ),
+    (
+        Mistake("all of 8", "reduce.glsl", "attention_scores_f32", "i < gl_NumSubgroups", "i < LOCAL_SIZE / 8u", 1),
+        rows,
+    ),
+    (Mistake("rows read past the last", "weights.glsl", "matmul_hybrid_f16", LAST_ROW, "return n"), hybrid),
+)
+
+
+@pytest.fixture(autouse=True)
+def known_driver(device) -> None:
+    if not is_emulated(device) and LAVAPIPE not in device.info.name:
+        pytest.skip("this driver shows other mistakes")
+
+
+def noticed(device: Device, dispatches: Dispatches, test: Test) -> bool:
+    """Whether the test fails, or the emulated GPU finds a fault, in any order of waves."""
+    for order in ORDERS if is_emulated(device) else (None,):
+        with mock.patch.dict(os.environ, {"EMU_ORDER": str(order)} if order else {}):
+            try:
+                test(device)
+            except AssertionError:
+                dispatches.take()
+                return True
+        if faults(dispatches.take()):
+            return True
+    return False
+
+
+def title(value: object) -> str:
+    return f"{value.shader}: {value.title}" if isinstance(value, Mistake) else ""
+
+
+@pytest.mark.parametrize("test", dict.fromkeys(test for _, test in EVERYWHERE + HIDDEN), ids=lambda test: test.__name__)
+def test_right_kernels_pass(device, dispatches, test):
+    assert not noticed(device, dispatches, test)
+
+
+@pytest.mark.parametrize(("mistake", "test"), EVERYWHERE, ids=title)
+def test_mistake_is_noticed(device, dispatches, mistake, test):
+    with planted(mistake):
+        assert noticed(device, dispatches, test)
+
+
+@pytest.mark.parametrize(("mistake", "test"), HIDDEN, ids=title)
+def test_mistake_is_noticed_on_the_emulated_gpu_only(device, dispatches, mistake, test):
+    with planted(mistake):
+        assert noticed(device, dispatches, test) == is_emulated(device)
+
+
+def test_every_barrier_is_removed_once():
+    there = {
+        (path.name, place)
+        for path in SHADERS.rglob("*.*")
+        if path.suffix in (".comp", ".glsl")
+        for place in range(path.read_text().count("barrier();"))
+    }
+    removed = {(mistake.file, mistake.place) for mistake, _ in EVERYWHERE + HIDDEN if mistake.right == "barrier();"}
+    assert removed == there
