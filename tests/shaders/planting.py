@@ -33,7 +33,7 @@ def source_path(name: str) -> Path:
 
 @functools.cache
 def compile_with(mistake: Mistake) -> Shader:
-    """The shader with the mistake. What it binds is what the right one binds."""
+    """The shader with the mistake. What it binds is what the right one binds; its pipelines go by a name of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "shaders"
         shutil.copytree(compile_shaders.SHADERS, folder)
@@ -47,7 +47,8 @@ def compile_with(mistake: Mistake) -> Shader:
             command = compile_shaders.compiler() + [f"-D{define}" for define in defines]
         spirv = Path(name) / "mistake.spv"
         compile_shaders.run([*command, "-o", str(spirv), str(folder / source.relative_to(compile_shaders.SHADERS))])
-        return dataclasses.replace(load_shader(mistake.shader), code=spirv.read_bytes())
+        name = f"{mistake.shader} with {mistake.title}"
+        return dataclasses.replace(load_shader(mistake.shader), name=name, code=spirv.read_bytes())
 
 
 def _source_of(shader: str) -> tuple[Path, tuple[str, ...]]:
@@ -63,5 +64,5 @@ def _source_of(shader: str) -> tuple[Path, tuple[str, ...]]:
 def planted(mistake: Mistake) -> Iterator[None]:
     """Programs recorded inside have the shader with the mistake."""
     wrong = compile_with(mistake)
-    with mock.patch.object(program, "load_shader", lambda name: wrong if name == wrong.name else load_shader(name)):
+    with mock.patch.object(program, "load_shader", lambda name: wrong if name == mistake.shader else load_shader(name)):
         yield
