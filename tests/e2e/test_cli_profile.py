@@ -13,6 +13,7 @@ from vkprefill.vulkan.probe import choose
 
 PROMPT = ("-p", "a b c d e f g", "-n", "3", "-c", "256", *GREEDY)
 KERNELS = ("bench", "-m", model_path("tiny-c-q4km"), "-p", "0", "-n", "0", "-d", "8", "-r", "2", "--kernels")
+PROFILE = ("bench", "-m", model_path("tiny-c-q4km"), "-p", "20", "-n", "2", "-r", "1", "--profile")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,6 +74,20 @@ def test_bench_kernels(cli, tmp_path):
     assert len(kernels_in(events)) == 2 * dispatches
 
 
+def test_bench_profile(cli, tmp_path):
+    path = tmp_path / "trace.json"
+    command = (*PROFILE, "--trace", str(path))
+    shown, done = cli(*command), cli(*command, "--json", "-")
+    assert (shown.code, done.code) == (0, 0), shown.err + done.err
+    assert "\nprefill: 2 runs in " in shown.out and "\ndecode: 3 runs in " in shown.out
+    programs = {program["program"]: program for program in json.loads(done.out)["profile"]}
+    assert programs["prefill"]["runs"] == 2 and programs["decode"]["runs"] == 3
+    for program in programs.values():
+        assert 0 < sum(kernel["seconds"] for kernel in program["kernels"]) <= program["seconds"]
+    events = [event for event in events_of(path) if event["name"] == "decode"]
+    assert len(events) == 3
+
+
 def test_bench_kernels_without_timestamps(cli):
     done = cli(*KERNELS, env={"VKPREFILL_COMPANION": "0"})
     assert done.code == 0, done.err
@@ -91,6 +106,7 @@ def refused(outcome: Outcome, message: str) -> None:
         (tiny(*PROMPT, "--profile"), "--profile"),
         (tiny(*PROMPT, "--trace", "/nowhere/trace.json"), "--trace"),
         ((*KERNELS, "--trace", "/nowhere/trace.json"), "--trace"),
+        (PROFILE, "--profile"),
     ],
 )
 def test_refused_without_the_companion(cli_here, monkeypatch, args, option):
@@ -102,7 +118,8 @@ def test_refused_without_the_companion(cli_here, monkeypatch, args, option):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("bench", "--trace", "/nowhere/trace.json"), "^Error: --trace: needs --kernels"),
+        (("bench", "--trace", "/nowhere/trace.json"), "^Error: --trace: needs --kernels or --profile"),
+        (("bench", "--profile", "-p", "0", "-n", "0", "--kernels"), "^Error: --profile: -p 0 -n 0 leaves nothing"),
         ((*KERNELS, "--trace", "/nowhere/trace.json"), "^Error: /nowhere/trace.json: cannot be written: "),
         (tiny(*PROMPT, "--trace", "/nowhere/trace.json"), "^Error: /nowhere/trace.json: cannot be written: "),
     ],

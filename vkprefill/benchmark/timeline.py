@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from vkprefill.benchmark.record import markdown_table, number
@@ -46,28 +47,55 @@ def seconds_by_kernel(run: Run) -> Counter[str]:
     return seconds
 
 
-def profile_text(runs: Sequence[Run]) -> str:
-    """For each program a heading and a table of its kernels, the longest first."""
+@dataclass(frozen=True)
+class KernelSum:
+    """All dispatches of a kernel in the runs of a program; seconds on the device."""
+
+    kernel: str
+    dispatches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ProgramSum:
+    """All runs of the programs of one name; seconds by the CPU's clock; kernels, the longest first."""
+
+    program: str
+    runs: int
+    seconds: float
+    kernels: list[KernelSum]
+
+
+def sums(runs: Sequence[Run]) -> list[ProgramSum]:
+    """In the order in which the programs first ran."""
     by_program: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         by_program[run.program].append(run)
-    return "\n\n".join(_profile_table(name, mine) for name, mine in by_program.items())
+    return [_sum(program, mine) for program, mine in by_program.items()]
 
 
-def _profile_table(program: str, runs: Sequence[Run]) -> str:
+def _sum(program: str, runs: Sequence[Run]) -> ProgramSum:
     seconds: Counter[str] = Counter()
     dispatches: Counter[str] = Counter()
     for run in runs:
         seconds.update(seconds_by_kernel(run))
         dispatches.update(d.shader for d in run.dispatches)
-    total = seconds.total()
+    kernels = [KernelSum(shader, dispatches[shader], value) for shader, value in seconds.most_common()]
+    return ProgramSum(program, len(runs), sum(run.seconds for run in runs), kernels)
+
+
+def profile_text(runs: Sequence[Run]) -> str:
+    """For each program a heading and a table of its kernels."""
+    return "\n\n".join(map(_profile_table, sums(runs)))
+
+
+def _profile_table(of: ProgramSum) -> str:
+    total = sum(k.seconds for k in of.kernels)
     rows = [
-        (shader, str(dispatches[shader]), number(value * 1e3), f"{value / (total or 1.0):.1%}")
-        for shader, value in seconds.most_common()
+        (k.kernel, str(k.dispatches), number(k.seconds * 1e3), f"{k.seconds / (total or 1.0):.1%}") for k in of.kernels
     ]
-    rows.append(("all", str(dispatches.total()), number(total * 1e3), "100.0%"))
-    whole = sum(run.seconds for run in runs) * 1e3
-    heading = f"{program}: {len(runs)} run{'s' * (len(runs) > 1)} in {number(whole)} ms; on the device:"
+    rows.append(("all", str(sum(k.dispatches for k in of.kernels)), number(total * 1e3), "100.0%"))
+    heading = f"{of.program}: {of.runs} run{'s' * (of.runs > 1)} in {number(of.seconds * 1e3)} ms; on the device:"
     return f"{heading}\n\n{markdown_table(('kernel', 'dispatches', 'ms', 'share'), rows)}"
 
 

@@ -22,7 +22,7 @@ from vkprefill.benchmark.kernels import (
 from vkprefill.benchmark.record import Figure, Record, about, describe, figures_table
 from vkprefill.benchmark.speed import Report, measure_first_token, measure_speed
 from vkprefill.benchmark.start import START_DECODES, measure_start
-from vkprefill.benchmark.timeline import write_trace
+from vkprefill.benchmark.timeline import profile_text, recorded, sums, write_trace
 from vkprefill.cli.common import (
     DEMO_TARGET,
     add_draft_options,
@@ -39,6 +39,7 @@ from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.probe import choose
 from vkprefill.vulkan.profiles import LARGEST
+from vkprefill.vulkan.timing import Run
 
 PROMPTS, NUM_DECODE, DEPTHS, REPETITIONS = (512,), 32, (0,), 3
 MIN_CONTEXT = 256
@@ -94,7 +95,12 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         help="also loading by stage, the first token with an empty and with a filled shader cache, pipelines, and "
         "memory: accounted and, on a CPU device, taken by the process. In two processes of their own",
     )
-    what.add_argument("--trace", metavar="FILE", help=f"with --kernels: {TRACE_HELP}")
+    what.add_argument(
+        "--profile",
+        action="store_true",
+        help="also how long each kernel took on the device in the prompts and tokens above, run again for that",
+    )
+    what.add_argument("--trace", metavar="FILE", help=f"with --kernels or --profile: {TRACE_HELP}")
     parser.add_argument("--json", metavar="FILE", help="write the record as JSON; - for stdout, without the tables")
     add_model_options(parser)
     add_draft_options(parser, DEFAULTS)
@@ -103,8 +109,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check(args)
-    if args.trace is not None:
-        check_timed("--trace", args.device)
+    check_timed(args)
     prompts = [n for n in args.n_prompt if n]
     step = (args.batch_size or LARGEST.prefill_chunk) + 1 if args.kernels else 0
     args.ctx_size = args.ctx_size or max(
@@ -115,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
     figures: list[Figure] = []
     texts: list[str] = []
     details: dict[str, object] = {}
+    runs: list[Run] = []
     with ExitStack() as stack:
         output = stack.enter_context(OutputFile(args.json)) if args.json not in (None, "-") else None
         trace = stack.enter_context(trace_file(args))
@@ -140,9 +146,15 @@ def run(args: argparse.Namespace) -> int:
                 details["kernels"] = {phase.name: [asdict(kernel) for kernel in phase.kernels] for phase in phases}
                 untimed = model.device.abilities.untimed
                 texts += [ceilings_text(ceilings, second, untimed), *(phase_table(phase, second) for phase in phases)]
-                if trace is not None:
-                    runs = [run for phase in phases for run in phase.runs]
-                    trace.write(lambda file: write_trace(file, runs, info))
+                runs += [run for phase in phases for run in phase.runs]
+            if args.profile:
+                with recorded([model]) as recording:
+                    measure_speed(model, prompts, args.n_gen, args.n_depth, 1, report)
+                details["profile"] = [asdict(program) for program in sums(recording.runs)]
+                texts.append(profile_text(recording.runs))
+                runs += recording.runs
+            if trace is not None:
+                trace.write(lambda file: write_trace(file, runs, info))
             if draft is not None and prompts:
                 with closing(SpecPrefill(model, draft, spec)) as pair:
                     kept = []
@@ -190,8 +202,10 @@ def check(args: argparse.Namespace) -> None:
     ):
         if bad := [value for value in values if value < least]:
             raise RequestError(f"{option}: found {bad[0]}, wanted at least {least}")
-    if args.trace is not None and not args.kernels:
-        raise RequestError("--trace: needs --kernels, whose runs it shows")
+    if args.trace is not None and not args.kernels and not args.profile:
+        raise RequestError("--trace: needs --kernels or --profile, whose runs it shows")
+    if args.profile and not any(args.n_prompt) and not args.n_gen:
+        raise RequestError("--profile: -p 0 -n 0 leaves nothing to profile")
     if not any(args.n_prompt) and not args.n_gen and not args.kernels and not args.start:
         raise RequestError("-p 0 -n 0: nothing is measured; add --kernels or --start")
 

@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
         template_kwargs(args),
     )
     answer = AnswerWriter(stop_texts(args), shown=not args.json)
-    if args.profile or args.trace is not None:
-        check_timed("--profile" if args.profile else "--trace", args.device)
+    check_timed(args)
     with trace_file(args) as trace:
         with open_pair(args, len(prompt.encode())) as (model, draft, spec):
             stream = partial(

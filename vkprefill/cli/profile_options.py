@@ -26,10 +26,13 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--trace", metavar="FILE", help=TRACE_HELP)
 
 
-def check_timed(option: str, device: str | None) -> None:
-    """Raises RequestError where kernels cannot be timed on the device that --device means."""
-    info = choose(device)
+def check_timed(args: argparse.Namespace) -> None:
+    """Raises RequestError where an option asks for times that the device cannot give."""
+    if not args.profile and args.trace is None:
+        return
+    info = choose(args.device)
     if why := abilities(info.index).untimed:
+        option = "--profile" if args.profile else "--trace"
         raise RequestError(f"{option}: kernels cannot be timed on {info.name}: {why}")
 
 
