@@ -20,6 +20,7 @@ ALLOWED = (
     (r"this driver shows other mistakes", "which ones is known of Mesa's driver for the CPU and of the emulated GPU"),
     (r"this driver has no halves", "SwiftShader has neither halves in arithmetic nor in memory"),
     (r"the emulated Radeon 780M is not set up \(make setup-780m\)", "its driver is fetched by a target of its own"),
+    (r"the emulated GPU's interpreter runs on x86-64, .*", "it uses that processor's own treatment of denormals"),
     (r"a GPU's memory is .*", "the test reads the memory of the process, where only a CPU device's buffers are"),
 )
 
