@@ -2,10 +2,11 @@
 // added to what y holds. Bindings are those of matmul.comp; the tile of a workgroup is LOCAL_SIZE rows of w by TM tokens.
 //
 // For every 32 columns the workgroup dequantises its rows into shared memory, one row for each invocation. Then a quarter of the
-// invocations takes a quarter of the tokens, each four neighbouring rows. As in matmul.comp the address of an activation is the
-// same for a whole wave: it depends on nothing but gl_WorkGroupID and loop counters, the quarter among them, which all
-// invocations count through but compute in one of. So nothing is asked of subgroups; where a quarter is whole subgroups, each
-// skips the three others' turns, where it is half a subgroup the halves take turns.
+// invocations takes a quarter of the tokens, each two neighbouring rows in each half of the tile: what its neighbours read lies side
+// by side. (Four neighbouring rows are read by two loads of 8 bytes in Mesa 26, with lanes 16 bytes apart: they meet in the same
+// banks.) As in matmul.comp the address of an activation is the same for a whole wave: it depends on nothing but gl_WorkGroupID and
+// loop counters, the quarter among them, which all invocations count through but compute in one of. So nothing is asked of subgroups;
+// where a quarter is whole subgroups, each skips the three others' turns, where it is half a subgroup the halves take turns.
 //
 // Grid: (ceil(T / TM), ceil(rows / LOCAL_SIZE), 1). LOCAL_SIZE is a multiple of 4, TM of 4; x is read up to a multiple of TM / 4
 // tokens. 128 * LOCAL_SIZE bytes of shared memory. Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
@@ -30,7 +31,7 @@ shared float tile[32u * LOCAL_SIZE];  // [column][row]
 void main() {
     const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS];
     if (m0 >= num_tokens) return;
-    const uint local = gl_LocalInvocationID.x, quarter = local / (LOCAL_SIZE / 4u), four = local % (LOCAL_SIZE / 4u) * 4u;
+    const uint local = gl_LocalInvocationID.x, quarter = local / (LOCAL_SIZE / 4u), two = local % (LOCAL_SIZE / 4u) * 2u;
     const uint n0 = gl_WorkGroupID.y * LOCAL_SIZE, quarters = min(4u, (num_tokens - m0 + TOKENS - 1u) / TOKENS);
     const uint stride = K / 4u;
 
@@ -61,8 +62,8 @@ void main() {
                 [[dont_unroll]] for (uint p = 0; p < 4u; p++) {
                     vec4 w[8];
                     [[unroll]] for (uint i = 0; i < 8u; i++) {
-                        const uint o = (p * 8u + i) * LOCAL_SIZE + four;
-                        w[i] = vec4(tile[o], tile[o + 1u], tile[o + 2u], tile[o + 3u]);
+                        const uint o = (p * 8u + i) * LOCAL_SIZE + two, h = o + LOCAL_SIZE / 2u;
+                        w[i] = vec4(tile[o], tile[o + 1u], tile[h], tile[h + 1u]);
                     }
                     [[unroll]] for (uint r = 0; r < TOKENS; r++)
                         [[unroll]] for (uint u = 0; u < 2u; u++) {
@@ -82,8 +83,9 @@ void main() {
         const uint m = m0 + quarter * TOKENS + r;
         if (m >= num_tokens) break;
         [[unroll]] for (uint c = 0; c < 4u; c++) {
-            if (n0 + four + c >= rows) break;
-            const uint o = m * N + first_row + n0 + four + c;
+            const uint row = n0 + two + c % 2u + c / 2u * (LOCAL_SIZE / 2u);
+            if (row >= rows) break;
+            const uint o = m * N + first_row + row;
             y[o] = ADD != 0u ? y[o] + acc[r][c] : acc[r][c];
         }
     }

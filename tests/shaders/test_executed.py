@@ -43,6 +43,12 @@ def test_instructions_of_a_product(rows):
         assert row["issue"] >= row["valu"] + row["pairs"]
 
 
+def test_shared_memory_of_products_has_no_conflicts(rows):
+    """Neither in writing a column of weights nor in reading the pairs of rows that a lane multiplies."""
+    products = [row for row in rows if row["shader"].startswith("matmul_hybrid")]
+    assert products and [row for row in products if row["lds_passes"] != row["lds_least"]] == []
+
+
 def test_depth_changes_attention_alone(rows):
     assert {row["shader"] for row in rows if "depth" in row} == {"attention_f16"}
     assert {row["depth"] for row in rows if "depth" in row} == {0, TOKENS}

@@ -22,7 +22,7 @@ from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
 
 SAME = ("wave", "vgprs", "lds_bytes", "float_mode", "code")  # of a compiled kernel, whatever it is given
-SUMMED = ("groups", "waves", "issue", "lds_passes", "lds_least", "lines", "vmem_bytes", "smem_bytes")
+SUMMED = ("groups", "waves", "issue", "branches", "lds_passes", "lds_least", "lines", "vmem_bytes", "smem_bytes")
 SUMMED += ("lines_read", "lines_written", "outside")
 CANDIDATES = Best(8)
 

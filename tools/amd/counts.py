@@ -15,7 +15,7 @@ from vkprefill.benchmark.record import markdown_table
 
 ATTENTION = r"attention_(f16|f32)"
 COUNTS = ("waves", "issue", "valu", "pairs", "salu", "smem", "vmem", "lds", "lds_passes", "lds_least", "lines")
-COUNTS += ("vmem_bytes", "smem_bytes")
+COUNTS += ("vmem_bytes", "smem_bytes", "branches")
 MOST_ROWS = 128  # of a matrix, that a workgroup takes
 MOST_OFF = 5e-3  # between what was executed and what is worked out: how ties fall, where a row begins in a line
 

@@ -27,6 +27,7 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.allocation import Allocation
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.pipelines import Pipelines
 from vkprefill.vulkan.probe import DeviceInfo, Heap
 from vkprefill.vulkan.profiles import AMD
 from vkprefill.vulkan.program import Program
@@ -56,7 +57,8 @@ class _RecordingDevice(Device):
         )
 
     def _connect(self) -> None:
-        pass
+        self._manager = self._context = self._native = None
+        self.pipelines = Pipelines(None, None, None, None)
 
     def buffer(self, label, shape, dtype=np.float32, *, memory="device", kind="scratch", filled_by_cpu=False) -> Buffer:
         # Zeros take no memory of the system where they are not looked at.

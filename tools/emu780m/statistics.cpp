@@ -132,7 +132,7 @@ std::string json(const rdna3::Dispatch& d, const rdna3::Memory& memory, const rd
     line.add("dispatch", number).add("grid", d.groups).add("local", d.local).add("wave", d.wave32 ? 32 : 64);
     line.add("code", std::string(hash)).add("code_bytes", code.bytes).add("float_mode", float_mode(d));
     line.add("vgprs", vgprs(d)).add("lds_bytes", lds_bytes(d)).add("groups", s.groups).add("waves", s.waves);
-    line.add("instructions", counts_of(s)).add("issue", issue_of(s));
+    line.add("instructions", counts_of(s)).add("issue", issue_of(s)).add("branches", s.branches);
     line.add("lds_passes", s.lds_passes).add("lds_least", s.lds_least).add("lines", s.vmem_lines);
     line.add("vmem_bytes", s.vmem_bytes).add("smem_bytes", s.smem_bytes);
     line.add("lines_read", lines_read.count()).add("lines_written", lines_written.count());

@@ -32,8 +32,10 @@ static bool vcc_zero(const Wave& wave) {
 }
 
 static void run_branch(Wave& wave, const Instruction& branch) {
-    if (branch.condition(wave))
-        wave.next = branch.target;
+    if (!branch.condition(wave))
+        return;
+    wave.next = branch.target;
+    wave.stats->branches++;
 }
 
 bool select_branch(Text& text, Instruction& to) {
