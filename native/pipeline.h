@@ -1,4 +1,5 @@
-// Pipelines that dispatches with other buffers and grids share: kp makes one for each, and a driver translates each anew.
+// Pipelines that dispatches with other buffers and grids share: kp makes one for each, and a driver translates each
+// anew.
 //
 // A Pipeline is a shader with its constants, a Binding that pipeline with buffers, a Dispatch an operation for kp that
 // runs a binding. Each holds what it needs, the device too, so they may be dropped in any order.
@@ -9,15 +10,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "kp.h"
+#include "context.h"
 
-namespace {
-
-inline void check(VkResult result, const char* what) {
-    if (result < 0) {
-        throw std::runtime_error(std::string(what) + " gave " + std::to_string(result));
-    }
-}
+namespace companion {
 
 // kp::Tensor::constructDescriptorBufferInfo, which says which buffer a tensor is.
 using BufferInfo = VkDescriptorBufferInfo (*)(kp::Tensor*);
@@ -182,4 +177,4 @@ private:
     const std::string push_;
 };
 
-}  // namespace
+}  // namespace companion
