@@ -74,7 +74,7 @@ def test_interrupt_while_modules_are_imported(tmp_path, module):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTS.format(module=module))
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
     entry = [sys.executable, "-c", "import sys; from vkprefill.cli.main import main; sys.exit(main())"]
-    for command in ([*entry, "devices"], [*COMMAND, "devices"]):
+    for command in ([*entry, "chat"], [*COMMAND, "chat"]):
         done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT)
         assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
 

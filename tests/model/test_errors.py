@@ -216,7 +216,7 @@ def test_device_lost_in_a_prefill(prompt):
     with vkprefill.load(model_path("tiny-a-f32"), max_context=512) as model:
         cache = model.new_cache()
         model.extend(prompt[:10], cache)
-        model.runner.prefill_program._sequences[-1:] = [types.SimpleNamespace(eval=lose, record=lambda _: None)]
+        model.runner.plain_program(10)._sequences[-1:] = [types.SimpleNamespace(eval=lose, record=lambda _: None)]
         with pytest.raises(vkprefill.DeviceError, match="lost or failed"):
             model.prefill(prompt[10:20], cache=cache)
         with pytest.raises(vkprefill.VkPrefillError):

@@ -8,6 +8,7 @@ import pytest
 import vkprefill
 from tests.reference.fixtures import FIXTURES, model_path
 from vkprefill.engine import weights
+from vkprefill.engine.runner import SHORT_ROWS
 from vkprefill.gguf.file import GGUFFile
 from vkprefill.vulkan.device import Device
 
@@ -87,3 +88,17 @@ def test_threads_have_ended_before_memory_goes_back(monkeypatch):
         assert device.allocated["weights"] == 0
     finally:
         device.close()
+
+
+def test_a_short_prompt_has_a_program_of_its_own(prompt):
+    """With fewer workgroups of the same kernels: the same bits, and no pipeline more."""
+    with vkprefill.load(model_path("tiny-c-q4km"), max_context=256, prefill_chunk=128) as model:
+        run, pipelines = model.runner, len(model.device.pipelines)
+        short = run.plain_program(SHORT_ROWS)
+        assert run.plain_program(SHORT_ROWS + 1) is run.prefill_program
+        assert (short is not run.prefill_program) == model.device.shares_pipelines
+        found = [model.prefill(prompt[:count]) for count in (1, 15, SHORT_ROWS)]
+        assert len(model.device.pipelines) - pipelines <= 2, "those that clear a cache"
+        run.plain_program = lambda count: run.prefill_program
+        for count, logits in zip((1, 15, SHORT_ROWS), found, strict=True):
+            np.testing.assert_array_equal(model.prefill(prompt[:count]), logits)

@@ -6,35 +6,36 @@ import argparse
 import logging
 import os
 import sys
+from importlib import import_module
 from importlib.metadata import version
 
-from vkprefill.cli import bench, capture, chat, devices, eval, explain, generate, inspect, serve
 from vkprefill.cli.common import notice
 from vkprefill.cli.interrupt import INTERRUPTED
 from vkprefill.display import one_line
 from vkprefill.engine.sizes import check_sizes
 from vkprefill.errors import VkPrefillError
 
-SUBCOMMANDS = (generate, chat, explain, capture, eval, bench, serve, inspect, devices)
+SUBCOMMANDS = ("generate", "chat", "explain", "capture", "eval", "bench", "serve", "inspect", "devices")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(argv: list[str]) -> argparse.ArgumentParser:
+    """The parser for these arguments. Only the subcommand that they name is imported, which takes its time."""
     parser = argparse.ArgumentParser(prog="vkprefill", description="Run Qwen3.5 GGUF models on any Vulkan GPU.")
     parser.add_argument("--version", action="version", version=f"vkprefill {version('vkprefill')}")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in SUBCOMMANDS:
-        module.register(subcommands)
+    for name in argv[:1] if argv and argv[0] in SUBCOMMANDS else SUBCOMMANDS:
+        import_module(f"vkprefill.cli.{name}").register(subcommands)
     for subparser in subcommands.choices.values():
         subparser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
     return parser
 
 
-def run(argv: list[str] | None = None) -> int:
+def run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
     """Run the command line; returns the exit code."""
     try:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")  # of characters that the terminal's encoding lacks
-        args = build_parser().parse_args(argv)
+        args = parser.parse_args(argv)
         logging.basicConfig(
             stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING
         )

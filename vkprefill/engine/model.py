@@ -118,7 +118,7 @@ class Model:
                 def program(first: int, count: int) -> Program:
                     (rows,) = np.nonzero((queries >= first) & (queries < first + count))
                     if not len(rows):
-                        return run.prefill_program
+                        return run.plain_program(count)
                     return recorder.program(run.sizes.rows, queries[rows] - first, rows, num_keys)
 
                 logits = run.prefill(

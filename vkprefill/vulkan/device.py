@@ -119,6 +119,7 @@ class Device:
         self.lost = False
         self.closed = False
         self._staging: Buffer | None = None
+        self._native = self._context = None  # the companion and its device, where it is used
         self._connect()
 
     def _connect(self) -> None:
@@ -134,7 +135,6 @@ class Device:
 
     def _open_manager(self) -> None:
         """By the native companion where it is there, with features on; else by kp."""
-        self._native = self._context = None
         try:
             self._native = companion.load()
         except companion.Absent as absent:
@@ -154,6 +154,11 @@ class Device:
     @property
     def has_barrier(self) -> bool:
         return self._barrier is not None
+
+    @property
+    def shares_pipelines(self) -> bool:
+        """Whether a program over pipelines that others have costs next to nothing."""
+        return self._native is not None
 
     @contextmanager
     def record_times(self) -> Iterator[Recording]:
