@@ -1,6 +1,6 @@
 """Run the product's kernels on the emulated Radeon 780M and print what they did (make setup-780m first).
 
-    python -m tools.amd_execute               about five minutes on two cores
+    python -m tools.amd_execute               about two minutes of a core
     python -m tools.amd_execute --update      store the counts in benchmarks/executed_780m.json
     python -m tools.amd_execute --stored      print those that are stored
 

@@ -89,6 +89,29 @@ def test_other_kernels_move_their_activations():
     assert bound.cost(dispatch, {}, 1, 0).bound == 0.0
 
 
+def test_what_was_executed_takes_the_place_of_estimates():
+    """60 waves of 64 that issue 100 instructions each: three on some SIMDs. 64 bytes of loads in a cycle, or a line."""
+    counts = {"waves": 60, "issue": 6000, "wave": 64, "lds_passes": 24, "vmem_bytes": 64 * 36, "lines": 12}
+    static = bound.Cost(issue=1.0, lds=2.0, cache=3.0, memory=4.0)
+    found = bound.with_counts(static, counts)
+    assert found.issue == pytest.approx(3 * 100 * 2 / 2.7e9) and found.filled == pytest.approx(60 / 72)
+    assert found.lds == pytest.approx(24 / 12 / 2.7e9)
+    assert found.cache == pytest.approx(36 / 12 / 2.7e9)
+    assert found.memory == 4.0
+    assert bound.with_counts(static, counts | {"lines": 48}).cache == pytest.approx(48 / 12 / 2.7e9)
+    assert bound.with_counts(static, None) == static
+
+
+def test_differences_are_said():
+    """Issue of two dispatches: 1 ms estimated, 0.75 executed; 1.5 passes for each that is needed."""
+    counts = {"waves": 24, "issue": 24 * 1.0125e6, "wave": 32, "vmem_bytes": 0, "lines": 0}
+    counts |= {"lds_passes": 3 * 12 * 2.7e6, "lds_least": 2 * 12 * 2.7e6}
+    estimate = bound.Estimate(bound.Cost(issue=5e-4, lds=6e-3), counts)
+    assert bound._difference_row("attention_f16", [estimate] * 2) == (
+        *("attention_f16", "1.00", "0.75", "-25%", "12.00", "6.00", "-50%", "-", "-", "-", "1.50"),
+    )
+
+
 def test_launches_are_dispatches_that_wait():
     step, x, up, gate = buffer(16), buffer(512, 64), buffer(512, 64), buffer(512, 64)
     one = Dispatch("rms_norm", {}, {}, (1, 1, 1), (step, x, buffer(64, kind="weights"), up))

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tools import check_figures
+from tools.amd import executed
 from tools.check_figures import agrees, differences, tables
 
 TABLES = [
@@ -77,3 +78,13 @@ def test_sentences():
     assert found.endswith("found 9, the record has 8")
     (found,) = check_figures.said("nothing", r"at (\d+) waves", values)
     assert "does not say" in found
+
+
+def test_counts_of_other_sources_or_out_of_bounds_are_named(monkeypatch):
+    rows = [{"shader": "swiglu", "outside": 0}, {"shader": "copy", "outside": 3}]
+    record = {"sources": {"swiglu": executed.source_digest("swiglu"), "copy": "another"}, "models": {"tiny": rows}}
+    monkeypatch.setattr(executed, "load_record", lambda: record)
+    assert list(check_figures.executed_differences({})) == [
+        "executed_780m.json: other sources than now: copy; run: python -m tools.amd_execute --update",
+        "executed_780m.json, tiny: copy: 3 accesses out of bounds",
+    ]

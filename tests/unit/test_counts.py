@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools.amd import executed
+from tools.amd import compiler, executed
 from tools.amd.counts import COUNTS, Counts, counts_table, work_of
 
 ATTENTION = {"LOCAL_SIZE": 32, "H": 4, "G": 2, "Dh": 64, "SPLITS": 1, "TQ": 4, "KP": 2}
@@ -92,3 +92,12 @@ def test_a_changed_source_is_noticed(tmp_path, monkeypatch):
 def test_a_matrix_type_is_a_kernel_of_its_own():
     assert executed.source_digest("matvec_q4_k") != executed.source_digest("matvec_q6_k")
     assert executed.source_digest("no_such_shader") == ""
+
+
+def test_without_the_emulated_device_nothing_is_run(monkeypatch):
+    missing = executed.ROOT / "build" / "780m" / "no-such-python"
+    monkeypatch.setattr(executed, "PYTHON_780M", missing)
+    monkeypatch.setattr(compiler, "PYTHON_780M", missing)
+    for run in (executed.execute, lambda: compiler.compile_all(None, "phoenix", [])):
+        with pytest.raises(RuntimeError, match="^build/780m/no-such-python is missing; run: make setup-780m$"):
+            run()

@@ -4,8 +4,8 @@
 // What a dispatch did, told in two ways: EMU_LOG=1 prints a line, EMU_STATS=FILE appends a line of JSON to FILE.
 namespace statistics {
 
-// What the whole GPU must spend at least, in cycles: vector issue on 24 SIMDs; shared memory at 128 bytes and vector
-// loads and stores at one line of 128 bytes for each of 12 compute units. No waits, caches or occupancy in it.
+// What a 780M must spend at least, in cycles: vector issue on 24 SIMDs; shared memory at 128 bytes and vector loads and
+// stores at one line of 128 bytes for each of 12 compute units. No waits, caches or occupancy in it.
 struct Bounds {
     double issue;
     double lds;
