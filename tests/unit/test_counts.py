@@ -4,6 +4,7 @@ import pytest
 
 from tools.amd import compiler, executed
 from tools.amd.counts import COUNTS, Counts, counts_table, work_of
+from tools.amd.table import load_table
 
 ATTENTION = {"LOCAL_SIZE": 32, "H": 4, "G": 2, "Dh": 64, "SPLITS": 1, "TQ": 4, "KP": 2}
 
@@ -101,3 +102,17 @@ def test_without_the_emulated_device_nothing_is_run(monkeypatch):
     for run in (executed.execute, lambda: compiler.compile_all(None, "phoenix", [])):
         with pytest.raises(RuntimeError, match="^build/780m/no-such-python is missing; run: make setup-780m$"):
             run()
+
+
+def test_what_was_executed_is_what_the_compiler_s_table_describes():
+    """Registers, shared memory and size of the waves: from the registers of a dispatch, and from the driver's words."""
+    record = executed.load_record()
+    (table,) = [t for t in load_table() if t["mesa"] == record["mesa"]]
+    known = {(p["shader"], *p["constants"].items()): p for p in table["pipelines"] if not p["wave64"]}
+    compared = 0
+    for found in (row for rows in record["models"].values() for row in rows):
+        if compiled := known.get((found["shader"], *found["constants"].items())):
+            names = found["vgprs"], found["lds_bytes"], found["wave"]
+            assert names == (compiled["vgprs"], compiled["lds"], compiled["wave"]), found["shader"]
+            compared += 1
+    assert compared > 100
