@@ -1,6 +1,7 @@
 """--profile and --trace as typed: the table, the file, what is refused, and an answer that stays the same."""
 
 import json
+import re
 
 import pytest
 
@@ -40,12 +41,12 @@ def test_generate(cli, tmp_path):
     path = tmp_path / "trace.json"
     plain, timed = cli(*tiny(*PROMPT)), cli(*tiny(*PROMPT, "--profile", "--trace", str(path)))
     assert (timed.code, timed.out) == (0, plain.out), timed.err
-    for program in ("prefill", "head", "decode"):
-        assert f"\n{program}: " in timed.err
+    for program in ("(short )?prefill", "head", "decode"):
+        assert re.search(f"^{program}: 1 run in |^{program}: [0-9]+ runs in ", timed.err, re.MULTILINE)
     assert "on the device:" in timed.err and "| rms_norm " in timed.err and "| all " in timed.err
     events = events_of(path)
     kernels = kernels_in(events)
-    assert {event["name"] for event in events} > {"prefill", "head", "decode", "rms_norm"}
+    assert {event["name"].removeprefix("short ") for event in events} > {"prefill", "head", "decode", "rms_norm"}
     assert all(len(event["args"]["grid"]) == 3 for event in kernels)
     assert any(event["args"]["label"].startswith("decode.L") for event in kernels)
     for one, later in zip(kernels, kernels[1:], strict=False):
@@ -69,7 +70,8 @@ def test_bench_kernels(cli, tmp_path):
             assert len(kernel["on_device"]) == 2 and min(kernel["on_device"]) > 0
             assert figures[f"{phase}: {kernel['kernel']}, on the device"].values == tuple(kernel["on_device"])
     events = events_of(path)
-    assert [event["name"] for event in events if event not in kernels_in(events)] == ["prefill"] * 2 + ["decode"] * 2
+    programs = [event["name"].removeprefix("short ") for event in events if event not in kernels_in(events)]
+    assert programs == ["prefill"] * 2 + ["decode"] * 2
     dispatches = sum(kernel["dispatches"] for kernels in record.details["kernels"].values() for kernel in kernels)
     assert len(kernels_in(events)) == 2 * dispatches
 
@@ -79,9 +81,11 @@ def test_bench_profile(cli, tmp_path):
     command = (*PROFILE, "--trace", str(path))
     shown, done = cli(*command), cli(*command, "--json", "-")
     assert (shown.code, done.code) == (0, 0), shown.err + done.err
-    assert "\nprefill: 2 runs in " in shown.out and "\ndecode: 3 runs in " in shown.out
-    programs = {program["program"]: program for program in json.loads(done.out)["profile"]}
-    assert programs["prefill"]["runs"] == 2 and programs["decode"]["runs"] == 3
+    assert re.search(r"^(short )?prefill: \d+ runs in ", shown.out, re.MULTILINE)
+    assert "\ndecode: 3 runs in " in shown.out
+    programs = {program["program"].removeprefix("short "): program for program in json.loads(done.out)["profile"]}
+    assert programs["prefill"]["runs"] >= 2  # a slow device takes 20 tokens in several
+    assert programs["decode"]["runs"] == 3
     for program in programs.values():
         assert 0 < sum(kernel["seconds"] for kernel in program["kernels"]) <= program["seconds"]
     events = [event for event in events_of(path) if event["name"] == "decode"]

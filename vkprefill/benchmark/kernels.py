@@ -196,7 +196,7 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
                 with recorded([model]) as recording:
                     for _ in range(repetitions):
                         run_phase(None)
-                phase = with_device_times(phase, [timed for timed in recording.runs if timed.program == kind])
+                phase = with_device_times(phase, [timed for timed in recording.runs if timed.program.endswith(kind)])
             phases.append(phase)
         return phases
     finally:

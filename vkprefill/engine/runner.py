@@ -104,7 +104,8 @@ class Runner:
 
     def record(self, report: Progress) -> None:
         """The programs that the first token needs; all are new, where there were others."""
-        vars(self).pop("decode_program", None)
+        for later in ("decode_program", "_short_program"):
+            vars(self).pop(later, None)
         report("recording", 0, 2)
         self.prefill_program = self.forward.record_trunk("prefill", self.sizes.rows)
         report("recording", 1, 2)
