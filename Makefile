@@ -44,6 +44,11 @@ test-swiftshader: setup
 setup-780m: setup
 	@tools/setup_780m.sh
 
+# Every kernel and the models on it; CHIP=gfx1150 and others of tools/emu780m/device/chips.cpp.
+.PHONY: test-780m
+test-780m: setup-780m
+	@.venv/bin/python -m tools.test_780m $(if $(CHIP),--chip $(CHIP))
+
 # Tests, then benchmarks of record, on a GPU.
 .PHONY: check-gpu
 check-gpu: setup

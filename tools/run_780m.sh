@@ -25,6 +25,7 @@ done
 python=$(readlink -f "$HERE/.venv/bin/python")
 export VK_DRIVER_FILES=$FOLDER/radeon.json VK_ICD_FILENAMES=$FOLDER/radeon.json VK_LOADER_LAYERS_DISABLE='~implicit~'
 export MESA_SHADER_CACHE_DISABLE=true              # what is executed is what this driver compiles now
+export EMU_CHIP=${EMU_CHIP:-gfx1103}
 export XDG_CACHE_HOME=${EMU_CACHE:-$FOLDER/cache}  # measured speeds of the emulated device stay out of the user's
 unset PYTHONHOME
 exec "$LIBRARIES/ld-linux-x86-64.so.2" --argv0 "$FOLDER/venv/bin/python" --preload "$EMULATOR" \

@@ -7,6 +7,7 @@ namespace rdna3::WAVES {
 
 bool select_branch(Text& text, Instruction& to);      // branches, barrier, end
 bool select_scalar(Text& text, Instruction& to);      // scalar ALU, 32 bits
+bool select_scalar_float(Text& text, Instruction& to);
 bool select_scalar64(Text& text, Instruction& to);    // scalar ALU, 64 bits
 bool select_scalar_memory(Text& text, Instruction& to);
 bool select_compare(Text& text, Instruction& to);     // v_cmp, v_cmpx

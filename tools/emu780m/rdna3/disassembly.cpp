@@ -38,6 +38,12 @@ static void* symbol(void* library, const char* name) {
     return found;
 }
 
+// The chip that code is for, as LLVM names it: gfx1150 and later have instructions more, and other codes for some.
+static const char* target() {
+    const char* chosen = getenv("EMU_CHIP");
+    return chosen && *chosen ? chosen : "gfx1103";
+}
+
 static Disassembler open_disassembler() {
     void* library = open_llvm();
     for (const char* part : {"LLVMInitializeAMDGPUTargetInfo", "LLVMInitializeAMDGPUTargetMC",
@@ -45,10 +51,10 @@ static Disassembler open_disassembler() {
         ((void (*)())symbol(library, part))();
     const auto create = (CreateDisassembler)symbol(library, "LLVMCreateDisasmCPU");
     Disassembler made;
-    made.context = create("amdgcn-mesa-mesa3d", "gfx1103", nullptr, 0, nullptr, nullptr);
+    made.context = create("amdgcn-mesa-mesa3d", target(), nullptr, 0, nullptr, nullptr);
     made.run = (DisassembleOne)symbol(library, "LLVMDisasmInstruction");
     if (!made.context)
-        fail("libLLVM has no gfx1103");
+        fail(std::string("libLLVM has no ") + target());
     return made;
 }
 

@@ -6,8 +6,9 @@ namespace rdna3::WAVES {
 using Select = bool (*)(Text&, Instruction&);
 
 static constexpr Select CLASSES[] = {
-    select_branch, select_scalar, select_scalar64, select_scalar_memory, select_compare, select_lanes, select_wide,
-    select_packed, select_wmma, select_vector, select_lds, select_scratch, select_vector_memory,
+    select_branch, select_scalar, select_scalar_float, select_scalar64, select_scalar_memory, select_compare,
+    select_lanes, select_wide, select_packed, select_wmma, select_vector, select_lds, select_scratch,
+    select_vector_memory,
 };
 
 void take_operands(const Text& text, Instruction& to) {

@@ -103,6 +103,10 @@ static void add_sums(ScalarTable& table) {
     table["s_lshl3_add_u32"] = {[](u32 a, u32 b, bool& scc) { return sum(((u64)a << 3) + b, scc); }, BINARY};
     table["s_lshl4_add_u32"] = {[](u32 a, u32 b, bool& scc) { return sum(((u64)a << 4) + b, scc); }, BINARY};
     table["s_abs_i32"] = {[](u32 a, u32, bool& scc) { return nonzero((i32)a < 0 ? -a : a, scc); }, UNARY};
+    table["s_absdiff_i32"] = {
+        [](u32 a, u32 b, bool& scc) { return nonzero((i32)a < (i32)b ? b - a : a - b, scc); },
+        BINARY,
+    };
     table["s_min_u32"] = {[](u32 a, u32 b, bool& scc) { return chosen(a < b, a, b, scc); }, BINARY};
     table["s_max_u32"] = {[](u32 a, u32 b, bool& scc) { return chosen(a > b, a, b, scc); }, BINARY};
     table["s_min_i32"] = {[](u32 a, u32 b, bool& scc) { return chosen((i32)a < (i32)b, a, b, scc); }, BINARY};

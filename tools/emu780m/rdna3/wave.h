@@ -53,6 +53,7 @@ using CompareFunction = Mask (*)(const u32* a, const u32* b);
 
 // Scalar operations; they may set SCC.
 using ScalarFunction = u32 (*)(u32 a, u32 b, bool& scc);
+using ScalarFunction3 = u32 (*)(u32 a, u32 b, u32 c);
 using ScalarFunction64 = u64 (*)(u64 a, u64 b, bool& scc);
 
 struct Dpp {
@@ -80,6 +81,7 @@ struct Instruction {
     int sources = 0;
 
     ScalarFunction scalar = nullptr;
+    ScalarFunction3 scalar3 = nullptr;
     ScalarFunction64 scalar64 = nullptr;
 
     // Vector arithmetic.
