@@ -1,7 +1,7 @@
 // float32 -> bits of the nearest half, ties to even, by integer arithmetic: the same bits on every driver.
 //
-// Not packHalf2x16: how it rounds is the driver's choice. RADV's goes toward zero, and where the shader has 16-bit floats it rounds these so as
-// well, in the whole shader (FLOAT_MODE 0xcc instead of 0xc0). With 16-bit floats, packFloat2x16(f16vec2(..)) is right and does not do that.
+// Not packHalf2x16: how it rounds is the driver's choice. RADV's goes toward zero, and where its result is used as 16-bit floats RADV may round
+// all of these so, in the whole shader (FLOAT_MODE 0xcc instead of 0xc0). With 16-bit floats, packFloat2x16(f16vec2(..)) is right and does not.
 
 const uint HALF_OVERFLOW = 0x477ff000u;  // float32 65,520: from here on a value rounds to more than the greatest half, 65,504
 
