@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.e2e.command import GREEDY, assert_error, tiny
-from tests.e2e.conftest import Outcome
+from tests.e2e.conftest import DEMO, Outcome
 from tests.reference.fixtures import model_path
 from vkprefill.benchmark.record import Record
 from vkprefill.vulkan.companion import abilities
@@ -51,6 +51,13 @@ def test_generate(cli, tmp_path):
     assert any(event["args"]["label"].startswith("decode.L") for event in kernels)
     for one, later in zip(kernels, kernels[1:], strict=False):
         assert one["ts"] + one["dur"] <= later["ts"] + 1e-3  # us; sums of floats
+
+
+def test_the_models_of_a_pair_are_told_apart(cli, tmp_path):
+    done = cli("generate", "-p", DEMO[0]["user"], "--profile", *GREEDY)
+    assert (done.code, done.out) == (0, DEMO[0]["answer"] + "\n"), done.err
+    named = {line.split(":")[0] for line in done.err.splitlines() if line.endswith("on the device:")}
+    assert named >= {"prefill", "decode", "draft prefill", "draft score", "draft lookahead"}
 
 
 def test_the_trace_alone_prints_no_table(cli, tmp_path):

@@ -193,7 +193,7 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
                 lambda label, dispatch, rows, count=count: amounts.of(label, dispatch, rows, count, depth),
             )
             if not model.device.abilities.untimed:
-                with recorded([model]) as recording:
+                with recorded(model) as recording:
                     for _ in range(repetitions):
                         run_phase(None)
                 phase = with_device_times(phase, [timed for timed in recording.runs if timed.program.endswith(kind)])

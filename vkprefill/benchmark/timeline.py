@@ -23,14 +23,20 @@ PROCESS = 1
 
 
 @contextmanager
-def recorded(models: Sequence[Model]) -> Iterator[Recording]:
-    """The runs of all programs of these models, which share a device, and of what records programs meanwhile.
-
-    Raises DeviceError where kernels cannot be timed on the device.
+def recorded(target: Model, draft: Model | None = None) -> Iterator[Recording]:
+    """The runs of all programs of these models, which share a device, and of what records programs meanwhile. The
+    draft's names begin with "draft ". Raises DeviceError where kernels cannot be timed on the device.
     """
-    with models[0].device.record_times() as recording:
-        _record_again(models)
-        yield recording
+    models = [target] if draft is None else [target, draft]
+    with target.device.record_times() as recording:
+        if draft is not None:
+            draft.runner.forward.role = "draft "
+        try:
+            _record_again(models)
+            yield recording
+        finally:
+            if draft is not None:
+                draft.runner.forward.role = ""
     _record_again(models)
 
 

@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
                 texts += [ceilings_text(ceilings, second, untimed), *(phase_table(phase, second) for phase in phases)]
                 runs += [run for phase in phases for run in phase.runs]
             if args.profile:
-                with recorded([model]) as recording:
+                with recorded(model) as recording:
                     measure_speed(model, prompts, args.n_gen, args.n_depth, 1, report)
                 details["profile"] = [asdict(program) for program in sums(recording.runs)]
                 texts.append(profile_text(recording.runs))

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
                 system_prompt=args.system_prompt,
                 template_kwargs=variables,
             )
-            with timed(args, [m for m in (model, draft) if m is not None]) as runs:
+            with timed(args, model, draft) as runs:
                 answer.write(show_prefill(stream))
         result = answer.result
         if args.json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from vkprefill.benchmark.timeline import profile_text, recorded, write_trace
@@ -44,12 +44,12 @@ def trace_file(args: argparse.Namespace) -> Iterator[OutputFile | None]:
 
 
 @contextmanager
-def timed(args: argparse.Namespace, models: Sequence[Model]) -> Iterator[list[Run]]:
+def timed(args: argparse.Namespace, model: Model, draft: Model | None) -> Iterator[list[Run]]:
     """The runs of what the models do inside; none where no option asks for them."""
     if not args.profile and args.trace is None:
         yield []
         return
-    with recorded(models) as recording:
+    with recorded(model, draft) as recording:
         yield recording.runs
 
 

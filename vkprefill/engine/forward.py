@@ -33,7 +33,12 @@ MIN_SUBMISSION_FLOP = 1e9
 
 
 class ForwardPass:
-    """Records programs over one model's weights, cache pool and scratch buffers."""
+    """Records programs over one model's weights, cache pool and scratch buffers.
+
+    role: comes before the names of its programs, to tell the models of a pair apart.
+    """
+
+    role = ""
 
     def __init__(
         self, device: Device, config: ModelConfig, pool: CachePool, scratch: Scratch, weights: ModelWeights
@@ -102,7 +107,7 @@ class ForwardPass:
         log.info("timing: %.2f TFLOP/s, a submission takes at most %.0f GFLOP", speed / 1e12, bound / 1e9)
 
     def _program(self, name: str, num_rows: int) -> Program:
-        return self._device.program(name, step=self._scratch.step, num_rows=num_rows)
+        return self._device.program(self.role + name, step=self._scratch.step, num_rows=num_rows)
 
     def _append_head(self, p: Program) -> None:
         s, w = self._scratch, self._weights
