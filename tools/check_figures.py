@@ -145,6 +145,8 @@ STARTS = {
     "first token decoded after that, empty cache": ("first decode, empty shader cache", "CPU-s"),
     "first token decoded after that, filled cache": ("first decode, filled shader cache", "CPU-s"),
     "pipelines": ("pipelines of prefill and decode", "pipelines"),
+    "resident at most, MiB": ("memory: process, most at any time", "MiB"),
+    "the file, MiB": ("memory: the file", "MiB"),
 }
 
 
@@ -152,7 +154,8 @@ def starts(row: tuple[str, ...]) -> Expected:
     name, unit = STARTS[row[0]]
     return [
         figure("built-in-start.json", name.format(2048), unit),
-        figure("0.8B-start.json", name.format(256), unit),
+        figure("0.8B-start.json", name.format(15), unit),
+        figure("4B-start.json", name.format(15), unit),
     ]
 
 
@@ -217,7 +220,7 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     ("pair", "prompt", "kept", "dense s", "speculative s", "scoring", "look-ahead", "prefill", "predicted s", "ratio")
     + ("in CPU-s",): first_tokens,
     ("prompt", "kept", "dense", "speculative"): first_token_of_bench,
-    ("CPU-s", "built-in, 2,048 tokens", "0.8B, 256 tokens"): starts,
+    ("CPU-s", "built-in, 2,048 tokens", "0.8B, 15 tokens", "4B, 15 tokens"): starts,
     ("model", "context", "bill", "accounted", "process", "driver", "process - driver - bill"): memory,
     ("kernel", "share", "GFLOP/CPU-s", "of the multiply-add loop"): partial(kernels, phase="prefill", rate="gflop"),
     ("kernel", "share", "GB/CPU-s", "of the copy"): partial(kernels, phase="decode", rate="gbytes"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,8 @@ def run_job(job: dict) -> dict:
             "process, grown since the first allocation": grown / MIB,
             "process, driver with an empty program": driver / MIB,
             "process, grown and not accounted": (grown - device.allocated.total()) / MIB,
+            "process, most at any time": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB,
+            "the file": os.path.getsize(job["path"]) / MIB,
         }
     times = {
         "load": whole,
