@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tools.amd.compiler import FAMILY
 from tools.amd.counts import Counts, counts_table
-from tools.amd.executed import BUILT_IN, load_record
+from tools.amd.executed import BUILT_IN, HALF, load_record
 from tools.amd.loops import weight_layout
 from tools.amd.recording import Dispatch, load_recording
 from tools.amd.table import load_table
@@ -30,6 +30,7 @@ from tools.model.mixes import tensor_type
 from tools.model.shapes import make_config
 from vkprefill.benchmark.record import markdown_table
 from vkprefill.gguf.tensors import tensor_specs
+from vkprefill.vulkan.companion import DOT2
 from vkprefill.vulkan.shaders import load_shader
 
 DOCUMENT = Path(__file__).parent / "BOUND_780M.md"
@@ -46,6 +47,7 @@ MEMORY_BYTES = 90e9  # in a second, of two channels of DDR5-5600
 L2_BYTES = 2 << 20  # activations of a dispatch that fit are taken to stay in it
 LAUNCH_S = 3e-6  # from one dispatch to the next that depends on it
 SHOWN_S = 5e-6  # kernels below this are left out of the tables
+HALVES = r"matmul_hybrid_(half|dot2)_"  # shaders that read activations as halves
 RESOURCES = ("issue", "lds", "cache", "memory")
 
 
@@ -125,7 +127,8 @@ def matmul(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> C
     tiles = math.ceil(num_tokens / c["TM"])
     waves = tiles * dispatch.workgroups[1] * math.ceil(c["LOCAL_SIZE"] / compiled["wave"])
     rounds = math.ceil(waves / (SIMDS * compiled["waves"]))
-    x_bytes, y_bytes = 4 * num_tokens * k, 4 * num_tokens * dispatch.push["rows"] * (1 + c["ADD"])
+    item = 2 if re.match(HALVES, dispatch.shader) else 4
+    x_bytes, y_bytes = item * num_tokens * k, 4 * num_tokens * dispatch.push["rows"] * (1 + c["ADD"])
     loop, weights = compiled["loops"]["loop"], _weight_bytes(dispatch)
     products = c["TM"] * c.get("TN", 1) * k  # multiply-adds of an invocation
     moved = weights + x_bytes * (rounds if x_bytes > L2_BYTES else 1) + y_bytes
@@ -302,18 +305,45 @@ HEAD = ("kernel", "dispatches", "issue", "LDS", "cache", "memory", "SIMDs filled
 SUMMARY = ("model", "phase", "after", "kernels ms", "attention", "launches ms", "tokens/s")
 
 
+HALF_HEAD = (
+    "### Half precision\n\nPrefill's products of halves, by the instruction for them. A step of decode is the same."
+)
+BUILT_IN_HEAD = (
+    f"### Built-in target\n\nA prefill of {CHUNK} tokens and a step of decode, executed; instructions in millions."
+)
+
+
 def tables() -> str:
-    """A summary, then for each phase of each model a table, and one of what executed counts change."""
+    """For each precision a summary, then for each phase of each model a table, and one of what executed counts change;
+    last what the built-in target did.
+    """
     (mesa, compiled), record = rows_of_table(), load_record()
+    outside = sum(row["outside"] for rows in record["models"].values() for row in rows)
+    return "\n\n".join(
+        [
+            f"Compiler: Mesa {mesa}; executed: Mesa {record['mesa']}, accesses out of bounds: {outside}.",
+            *precision_tables("full", compiled, record["models"]),
+            HALF_HEAD,
+            *precision_tables("half", compiled, record["models"]),
+            BUILT_IN_HEAD,
+            counts_table(record["models"][BUILT_IN]) + "\n",
+        ]
+    )
+
+
+def precision_tables(precision: str, compiled: dict, models: dict[str, list[dict]]) -> list[str]:
+    """The summary first."""
     summary, parts = [], []
     for shape in SHAPES:
-        config, executed = make_config(shape), Counts(record["models"][shape])
+        config = make_config(shape)
+        executed = Counts(models[shape] + models[f"{shape}, {HALF}"])
         types = {spec.name: tensor_type(spec, MIX, config) for spec in tensor_specs(config)}
-        model = load_recording(shape, types.__getitem__, KV_TYPE, set())
-        for name, program, num_tokens in (
-            (f"prefill of {CHUNK} tokens", model.runner.prefill_program, CHUNK),
-            ("step of decode", model.runner.forward.record_trunk("decode", 1, with_head=True), 1),
-        ):
+        model = load_recording(shape, types.__getitem__, KV_TYPE, set(), precision=precision, features=DOT2)
+        phases = [(f"prefill of {CHUNK} tokens", model.runner.prefill_program, CHUNK)]
+        if precision == "full":
+            decode = model.runner.forward.record_trunk("decode", 1, with_head=True)
+            phases.append(("step of decode", decode, 1))
+        for name, program, num_tokens in phases:
             launches, attended = num_launches(program.recorded) * LAUNCH_S, []
             for depth in DEPTHS:
                 kernels = phase(program.recorded, compiled, executed, num_tokens, depth)
@@ -323,26 +353,24 @@ def tables() -> str:
                 share = sum(e.cost.bound for e in attended[-1][1]) / total
                 rate = num_tokens / (total + launches)
                 summary.append((shape, name, f"{depth:,}", _ms(total), f"{share:.0%}", _ms(launches), f"{rate:,.0f}"))
-            costs = {kernel: [e.cost for e in estimates] for kernel, estimates in kernels.items()}
-            fixed = sum(c.bound for some in costs.values() for c in some)
-            small = [kernel for kernel, some in costs.items() if sum(c.bound for c in some) < SHOWN_S]
-            shown = [(kernel, estimates) for kernel, estimates in kernels.items() if kernel not in small] + attended
-            rows = [_row(kernel, [e.cost for e in estimates], fixed) for kernel, estimates in shown]
-            parts.append(
-                f"{shape}, {name}, ms; shares of all but attention. Below 5 us: {', '.join(sorted(small)) or '-'}.\n\n"
-                + markdown_table(HEAD, rows)
-            )
-            known = [row for row in shown if all(e.static.issue and e.counts for e in row[1])]
-            parts.append(
-                f"{shape}, {name}: estimates from assembly and what was executed, ms.\n\n"
-                + markdown_table(DIFFERENCE, [_difference_row(*row) for row in known])
-            )
-    outside = sum(row["outside"] for rows in record["models"].values() for row in rows)
-    about = f"Compiler: Mesa {mesa}; executed: Mesa {record['mesa']}, accesses out of bounds: {outside}."
-    parts.append(f"{BUILT_IN}, a prefill of {CHUNK} tokens and a step of decode, executed; instructions in millions.")
-    return (
-        "\n\n".join([about, markdown_table(SUMMARY, summary), *parts, counts_table(record["models"][BUILT_IN])]) + "\n"
-    )
+            parts += phase_tables(f"{shape}, {name}", kernels, attended)
+    return [markdown_table(SUMMARY, summary), *parts]
+
+
+def phase_tables(title: str, kernels: dict[str, list[Estimate]], attended: list) -> list[str]:
+    """What binds each kernel, and the estimates beside what was executed. attended: (name, estimates) of attention."""
+    costs = {kernel: [e.cost for e in estimates] for kernel, estimates in kernels.items()}
+    fixed = sum(c.bound for some in costs.values() for c in some)
+    small = [kernel for kernel, some in costs.items() if sum(c.bound for c in some) < SHOWN_S]
+    shown = [(kernel, estimates) for kernel, estimates in kernels.items() if kernel not in small] + attended
+    rows = [_row(kernel, [e.cost for e in estimates], fixed) for kernel, estimates in shown]
+    known = [row for row in shown if all(e.static.issue and e.counts for e in row[1])]
+    return [
+        f"{title}, ms; shares of all but attention. Below 5 us: {', '.join(sorted(small)) or '-'}.\n\n"
+        + markdown_table(HEAD, rows),
+        f"{title}: estimates from assembly and what was executed, ms.\n\n"
+        + markdown_table(DIFFERENCE, [_difference_row(*row) for row in known]),
+    ]
 
 
 def main() -> None:

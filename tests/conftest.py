@@ -10,6 +10,7 @@ import pytest
 
 from tests.emulated import Dispatches, faults
 from tests.skips import refuse_skip
+from vkprefill.engine import memory
 from vkprefill.errors import DeviceError
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.companion import abilities
@@ -80,6 +81,14 @@ def environment(tmp_path_factory) -> Iterator[None]:
         patch.setenv("COLUMNS", "80")
         for name in ("NO_PROXY", "no_proxy"):
             patch.setenv(name, "127.0.0.1,localhost")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def float32_unless_asked() -> Iterator[None]:
+    """What a test compares is float32 on every device; in this process "auto" never means halves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "takes_halves", lambda precision, has_dot2: precision == "half")
         yield
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from tools.amd.compiler import FAMILY, compile_all, find_icd
 from tools.amd.recording import cases
 from tools.amd.table import TABLE, show, store
+from vkprefill.vulkan.companion import DOT2
 
 
 def main() -> None:
@@ -43,8 +44,9 @@ def main() -> None:
         sys.exit("amd_compile: RADV is not installed (package mesa-vulkan-drivers); give its ICD file with --icd")
     if arguments.update and arguments.only:
         sys.exit("amd_compile: --update stores whole tables, not with --only")
+    wanted = cases(DOT2 if arguments.newest else frozenset())
     try:
-        table = compile_all(icd, arguments.family, [c for c in cases() if c["shader"].startswith(arguments.only)])
+        table = compile_all(icd, arguments.family, [c for c in wanted if c["shader"].startswith(arguments.only)])
     except RuntimeError as error:
         sys.exit(f"amd_compile: {error}")
     print(json.dumps(table, indent=1)) if arguments.json else show(table)

@@ -298,8 +298,15 @@ def compiled_differences(documents: dict[str, str]) -> Iterator[str]:
         if re.fullmatch(few, p["shader"]) and valu > MOST_VALU[p["wave"]]:
             yield f"{name}: {valu} vector instructions a multiply-add, wanted at most {MOST_VALU[p['wave']]}"
     latest = [p for mesa, p in pipelines if mesa == newest and p["shader"].startswith("matmul_hybrid_")]
-    latest = [p for p in latest if p["wave"] == 32 and "loops" in p]
-    valu = [p["loops"]["loop"]["valu"] for p in latest]
+    latest = [p for p in latest if p["wave"] == 32 and "loops" in p and "_half_" not in p["shader"]]
+    dot2 = [p for p in latest if "_dot2_" in p["shader"]]
+    latest = [p for p in latest if p not in dot2]
+    valu, valu2 = ([p["loops"]["loop"]["valu"] for p in some] for some in (latest, dot2))
+    yield from said(
+        documents["README.md"],
+        r"by the instruction for products of halves (\d+) waves, ([\d.]+) to ([\d.]+)\.",
+        [min(p["waves"] for p in dot2), min(valu2), max(valu2)],
+    )
     yield from said(
         documents["README.md"],
         r"no spills, (\d+) waves for the matmuls, ([\d.]+) to ([\d.]+) vector instructions per multiply-add",
@@ -328,8 +335,13 @@ def bound_differences(documents: dict[str, str]) -> Iterator[str]:
     begin, end = bound_780m.MARKS
     if text.partition(begin)[2].partition(end)[0].strip() != bound_780m.tables().strip():
         yield "BOUND_780M.md: not the tables of its records; run: python -m benchmarks.bound_780m --write"
-    summary = next(tables(text, "BOUND_780M.md"))
-    speed = {(row[0], row[1].split()[0]): row[-1] for row in summary.rows if row[2] == "0"}
+    summaries = [table for table in tables(text, "BOUND_780M.md") if table.header == bound_780m.SUMMARY]
+    speed, half = ({(r[0], r[1].split()[0]): r[-1] for r in table.rows if r[2] == "0"} for table in summaries)
+    yield from said(
+        documents["README.md"],
+        r"With products of halves ([\d,]+) and ([\d,]+) of prefill",
+        [float(half[model, "prefill"].replace(",", "")) for model in ("0.8B", "4B")],
+    )
     yield from said(
         documents["README.md"],
         r"([\d,]+) tokens/s of prefill and (\d+) of decode for the 0.8B, (\d+) and (\d+) for the\s+4B",

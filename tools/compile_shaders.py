@@ -30,25 +30,40 @@ SHADERS, SPIRV = ROOT / "shaders", ROOT / "vkprefill" / "spirv"
 Variants = dict[str, tuple[str, ...]]
 
 
+def with_halves(variants: Variants) -> Variants:
+    """Each of them, and those of weights that halves can hold as products of halves: by multiply-adds, and by the
+    instruction for two of them.
+    """
+    halved = {suffix: defines for suffix, defines in variants.items() if suffix not in FLOAT_ONLY}
+    forms = {"_half": ("HALF",), "_dot2": ("HALF", "DOT2")}
+    return variants | {
+        f"{form}{suffix}": (*defines, *more) for form, more in forms.items() for suffix, defines in halved.items()
+    }
+
+
 def with_shuffles(variants: Variants) -> Variants:
     """Each of them, and once more as the form for devices that pay for every lane of a load."""
     return variants | {f"_shuffle{suffix}": (*defines, "SHUFFLE") for suffix, defines in variants.items()}
 
 
 ONE: Variants = {"": ()}
+HALF: Variants = {"": (), "_half": ("HALF",)}
 WEIGHTS: Variants = {
     f"_{t}": (f"WEIGHT_{t.upper()}",) for t in "f32 f16 bf16 q8_0 q4_1 q5_1 iq4_nl iq4_xs q4_k q5_k q6_k".split()
 }
+FLOAT_ONLY = ("_f32", "_bf16")  # weights with more digits, or of another range, than halves have
 KV: Variants = {"_f16": ("KV_F16",), "_f32": ("KV_F32",)}
 VARIANTS = {
     "matmul": with_shuffles(WEIGHTS),
-    "matmul_hybrid": WEIGHTS,
+    "matmul_hybrid": with_halves(WEIGHTS),
     "matvec": with_shuffles(WEIGHTS),
     "embedding": WEIGHTS,
     "kv_store": KV,
     "attention": with_shuffles(KV),
     "attention_scores": KV,
     "delta_rule": with_shuffles(ONE),
+    "rms_norm": HALF,
+    "swiglu": HALF,
 }
 
 

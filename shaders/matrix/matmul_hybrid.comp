@@ -8,11 +8,17 @@
 // loop counters, the quarter among them, which all invocations count through but compute in one of. So nothing is asked of subgroups;
 // where a quarter is whole subgroups, each skips the three others' turns, where it is half a subgroup the halves take turns.
 //
-// Grid: (ceil(T / TM), ceil(rows / LOCAL_SIZE), 1). LOCAL_SIZE is a multiple of 4, TM of 4; x is read up to a multiple of TM / 4
-// tokens. 128 * LOCAL_SIZE bytes of shared memory. Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
+// HALF: products of halves, weights and activations rounded, with one binding more (include/products.glsl).
+//
+// Grid: (ceil(T / TM), ceil(rows / LOCAL_SIZE), 1). LOCAL_SIZE is a multiple of 4, TM of 4; x is read up to a multiple of TM / 4 tokens.
+// 128 * LOCAL_SIZE bytes of shared memory, HALF: half of that. Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#ifdef DOT2
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_spirv_intrinsics : require
+#endif
 
 layout(constant_id = 0) const uint LOCAL_SIZE = 128;
 layout(constant_id = 1) const uint TM = 64;
@@ -21,19 +27,20 @@ layout(local_size_x_id = 0) in;
 
 #include "step.glsl"
 #include "weights.glsl"
-layout(binding = 2) readonly buffer X { vec4 x[]; };
+#include "products.glsl"
 layout(binding = 3) buffer Y { float y[]; };
 
-const uint TOKENS = TM / 4u;  // of one invocation
+const uint TOKENS = TM / 4u;         // of one invocation
+const uint LOADS = WORDS_OF_8 / 4u;  // of x, for 8 columns
 
-shared float tile[32u * LOCAL_SIZE];  // [column][row]
+shared WORD tile[4u * WORDS_OF_8 * LOCAL_SIZE];  // [32 / COLUMNS][row]
 
 void main() {
     const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS];
     if (m0 >= num_tokens) return;
     const uint local = gl_LocalInvocationID.x, quarter = local / (LOCAL_SIZE / 4u), two = local % (LOCAL_SIZE / 4u) * 2u;
     const uint n0 = gl_WorkGroupID.y * LOCAL_SIZE, quarters = min(4u, (num_tokens - m0 + TOKENS - 1u) / TOKENS);
-    const uint stride = K / 4u;
+    const uint stride = K / (4u * COLUMNS);
 
     const uint n = stored_row(n0 + local);
     uint at = row_start(n);
@@ -50,30 +57,29 @@ void main() {
             [[unroll]] for (uint p = 0; p < 4u; p++) {
                 vec4 a, b;
                 next8(sub, a, b);
-                [[unroll]] for (uint i = 0; i < 4u; i++) {
-                    tile[(p * 8u + i) * LOCAL_SIZE + local] = a[i];
-                    tile[(p * 8u + 4u + i) * LOCAL_SIZE + local] = b[i];
-                }
+                WORD words[WORDS_OF_8];
+                words_of(a, b, words);
+                [[unroll]] for (uint i = 0; i < WORDS_OF_8; i++) tile[(p * WORDS_OF_8 + i) * LOCAL_SIZE + local] = words[i];
             }
             barrier();
             [[dont_unroll]] for (uint q = 0; q < quarters; q++) {
                 if (q != quarter) continue;
                 uint xq = xo + q * TOKENS * stride;
                 [[dont_unroll]] for (uint p = 0; p < 4u; p++) {
-                    vec4 w[8];
-                    [[unroll]] for (uint i = 0; i < 8u; i++) {
-                        const uint o = (p * 8u + i) * LOCAL_SIZE + two, h = o + LOCAL_SIZE / 2u;
-                        w[i] = vec4(tile[o], tile[o + 1u], tile[h], tile[h + 1u]);
+                    WORDS w[WORDS_OF_8];
+                    [[unroll]] for (uint i = 0; i < WORDS_OF_8; i++) {
+                        const uint o = (p * WORDS_OF_8 + i) * LOCAL_SIZE + two, h = o + LOCAL_SIZE / 2u;
+                        w[i] = WORDS(tile[o], tile[o + 1u], tile[h], tile[h + 1u]);
                     }
                     [[unroll]] for (uint r = 0; r < TOKENS; r++)
-                        [[unroll]] for (uint u = 0; u < 2u; u++) {
-                            const vec4 a = x[xq + r * stride + u];
-                            [[unroll]] for (uint i = 0; i < 4u; i++) acc[r] = fma(vec4(a[i]), w[u * 4u + i], acc[r]);
+                        [[unroll]] for (uint u = 0; u < LOADS; u++) {
+                            const WORDS a = x[xq + r * stride + u];
+                            [[unroll]] for (uint i = 0; i < 4u; i++) acc[r] = add_products(acc[r], a[i], w[u * 4u + i]);
                         }
-                    xq += 2u;
+                    xq += LOADS;
                 }
             }
-            xo += 8u;
+            xo += 4u * LOADS;
         }
         left -= here;
         at += UNIT_STRIDE;
@@ -82,11 +88,12 @@ void main() {
     [[unroll]] for (uint r = 0; r < TOKENS; r++) {
         const uint m = m0 + quarter * TOKENS + r;
         if (m >= num_tokens) break;
+        const vec4 sums = acc[r] * row_factor(m);
         [[unroll]] for (uint c = 0; c < 4u; c++) {
             const uint row = n0 + two + c % 2u + c / 2u * (LOCAL_SIZE / 2u);
             if (row >= rows) break;
             const uint o = m * N + first_row + row;
-            y[o] = ADD != 0u ? y[o] + acc[r][c] : acc[r][c];
+            y[o] = ADD != 0u ? y[o] + sums[c] : sums[c];
         }
     }
 }

@@ -16,6 +16,8 @@ from tests.e2e.conftest import COMMAND, DEMO, PATIENCE_S, ROOT, TINY, Outcome
 from vkprefill.display import visible
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.tokenizer import Tokenizer
+from vkprefill.vulkan.companion import abilities
+from vkprefill.vulkan.probe import choose
 
 SUBCOMMANDS = ("generate", "chat", "inspect", "devices")
 TIMINGS = {
@@ -151,6 +153,18 @@ def test_texts_that_end_an_answer(cli, gpu):
     assert cli(*tiny("-p", "hello", "-n", "24", *GREEDY, "--reverse-prompt", middle)).out == result["text"] + "\n"
     held = cli(*tiny("-p", "hello", "-n", "24", *GREEDY, "--json", "--stop", whole[-1] + rest))
     assert json.loads(held.out)["text"] == whole
+
+
+def test_precision(cli, gpu):
+    """The same answer; a line where halves are a detour."""
+    direct = abilities(choose(None).index).has_dot2
+    outcomes = {p: cli("generate", "-p", DEMO[0]["user"], "--precision", p, "-v") for p in ("full", "half")}
+    for precision, outcome in outcomes.items():
+        assert (outcome.code, outcome.out) == (0, DEMO[0]["answer"] + "\n")
+        assert f", precision {precision}, " in outcome.err
+        assert ("half_rows" in outcome.err) == (precision == "half")
+        assert ("no instruction for sums of products of halves" in outcome.err) == (precision == "half" and not direct)
+    assert outcomes["half"].err.count("no instruction for") <= 1, "once, not for the draft again"
 
 
 def test_verbose_names_the_kernels(cli, gpu):

@@ -9,7 +9,8 @@ from tests.reference.fixtures import model_path
 from vkprefill.benchmark.record import Record
 from vkprefill.vulkan.probe import choose
 
-ABOUT = {"command", "date", "device", "driver", "version", "commit", "models", "profile", "kv_type", "prefill_chunk"}
+ABOUT = {"command", "date", "device", "driver", "version", "commit", "models", "profile", "kv_type", "precision"}
+ABOUT |= {"prefill_chunk"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -33,11 +33,15 @@ def test_inspect_for_people(cli):
     assert outcome.code == 0 and "total" in outcome.out and "kv_cache" in outcome.out
 
 
-@pytest.mark.parametrize("options", [(), ("-c", "512"), ("-c", "300", "-b", "64", "-ctk", "f32")], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [(), ("-c", "512"), ("-c", "300", "-b", "64", "-ctk", "f32"), ("--precision", "half"), ("--precision", "full")],
+    ids=" ".join,
+)
 def test_inspect_has_the_bill_of_the_device(cli, gpu, options):
     """That of the loaded model; a GPU's timing at load may make a step shorter, never longer."""
     shown = json.loads(cli("inspect", "-m", TINY, "--json", *options).out)
-    sizes = {"-c": "max_context", "-b": "prefill_chunk", "-ctk": "kv_type"}
+    sizes = {"-c": "max_context", "-b": "prefill_chunk", "-ctk": "kv_type", "--precision": "precision"}
     given = {sizes[name]: value for name, value in zip(options[::2], options[1::2], strict=True)}
     given |= {name: int(value) for name, value in given.items() if value.isdecimal()}
     with vkprefill.load(TINY, **given) as model:

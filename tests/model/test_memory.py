@@ -33,6 +33,7 @@ def bill_of_allocations(model: vkprefill.Model) -> dict[str, int]:
         ("tiny-b-f32", {"max_context": 257, "prefill_chunk": 33, "kv_type": "f32"}),
         ("tiny-c-q4km", {"max_context": 1000, "prefill_chunk": 200, "kv_type": "f16"}),
         ("tiny-d-mixed", {"max_context": None, "prefill_chunk": None, "kv_type": "f32"}),
+        ("tiny-c-q4km", {"max_context": 300, "prefill_chunk": 33, "kv_type": "f16", "precision": "half"}),
     ],
 )
 def test_bill_is_what_is_allocated(name, options, prompt):
@@ -87,9 +88,12 @@ def test_bill_grows_with_what_it_depends_on(name):
 
     first = bill()
     longer, wider, more = bill(max_context=1024), bill(kv_type="f32"), bill(prefill_chunk=128)
+    halves = bill(half=True)
     assert longer.kv_cache == 2 * first.kv_cache == wider.kv_cache
     assert longer.exchange - first.exchange == 2 * 4, "two pages more in the page table"
     assert more.activations > first.activations and more.kv_cache == first.kv_cache
+    room = 64 * (max(config.hidden_size, config.intermediate_size, config.q_dim, config.linear_value_dim) * 2 + 4)
+    assert halves.activations - first.activations == room, "a row of halves and its factor for each token"
     assert first.total == sum(asdict(first).values()) == first.on_device + first.on_host
 
 

@@ -48,6 +48,10 @@ def test_clean_with_the_kernels_of_gpus(barrier, tmp_path, profile):
     assert messages(run(tmp_path, "--profile", profile, "--splits", "4")) == []
 
 
+def test_clean_with_products_of_halves(barrier, tmp_path):
+    assert messages(run(tmp_path, "--precision", "half")) == []
+
+
 def test_clean_with_a_submission_for_each_level(tmp_path):
     output = run(tmp_path, VKPREFILL_BARRIER="0")
     assert messages(output) == []

@@ -1,6 +1,6 @@
 """A model through everything that dispatches: prefill in two calls, decode, captures, scores, all logits.
 
-    python tests/model/validation_run.py MODEL [--profile NAME] [--splits N] [--no-barrier]
+    python tests/model/validation_run.py MODEL [--profile NAME] [--splits N] [--no-barrier] [--precision NAME]
 
 --profile: of another class of device; --splits: parts that decode cuts the keys into; --no-barrier: an operation that
 records nothing in the barrier's place.
@@ -39,11 +39,12 @@ def main() -> None:
     parser.add_argument("--profile", choices=[p.name for p in PROFILES])
     parser.add_argument("--splits", type=int, default=1)
     parser.add_argument("--no-barrier", action="store_true")
+    parser.add_argument("--precision", default="full")
     arguments = parser.parse_args()
     device = open_device(arguments.profile, arguments.splits, arguments.no_barrier)
     vkprefill.engine.model.Device.open = lambda wanted: device
 
-    with vkprefill.load(arguments.model, max_context=768, kv_type="f16") as model:
+    with vkprefill.load(arguments.model, max_context=768, kv_type="f16", precision=arguments.precision) as model:
         ids = np.arange(65) * 7 % model.config.vocab_size
         cache = model.new_cache()
         model.prefill(ids[:40], cache=cache)

@@ -118,6 +118,12 @@ BB3:
     assert loops.count_loop("BB0:\n\ts_endpgm ; bf810000\n", [4]) is None
 
 
+def test_products_of_halves_count_as_two():
+    pair = "\tv_dual_dot2acc_f32_f16 v1, s1, v2 :: v_dual_dot2acc_f32_f16 v3, s1, v4   ; c8000000\n"
+    assembly = f"BB0:\n{pair}\tv_dot2acc_f32_f16 v1, s1, v2   ; 04000000\n\ts_cbranch_scc1 BB0   ; bfa20000\n"
+    assert loops.count_loop(assembly, []) == {"valu": 2, "vopd": 1, "lds": 0, "vmem": 0, "smem": 0, "fma": 6}
+
+
 def test_loop_whose_last_block_comes_first():
     """As Mesa 26 lays loops out: BB4 and BB5 lead back to the heads BB1 and BB2, and are jumped back to."""
     assembly = """\

@@ -18,6 +18,7 @@ from tests.shaders import (
     test_delta_rule,
     test_kv_store,
     test_matmul,
+    test_matmul_half,
     test_matvec,
     test_rms_norm,
     test_top_k,
@@ -54,6 +55,10 @@ def hybrid(device: Device) -> None:
     test_matmul.test_tiles_of_every_profile(device, "amd", "F16")
 
 
+def of_halves(device: Device) -> None:
+    test_matmul_half.test_sums_bit_for_bit(device)
+
+
 def matvec(device: Device) -> None:
     test_matvec.test_tiles_of_every_profile(device, "amd", "F16")
 
@@ -78,6 +83,7 @@ def no_barrier(shader: str, file: str, place: int) -> Mistake:
     return Mistake(f"barrier {place + 1} of {file} removed", file, shader, "barrier();", ";", place)
 
 
+LOW_FIRST, HIGH_FIRST = "fma(pa.y, pw.y, fma(pa.x, pw.x, sum))", "fma(pa.x, pw.x, fma(pa.y, pw.y, sum))"
 # What every driver shows.
 EVERYWHERE = (
     (no_barrier("attention_f32", "attention.comp", 0), maximum),
@@ -121,8 +127,28 @@ EVERYWHERE = (
         kv_store,
     ),
     (
-        Mistake("a row off", "matmul_hybrid.comp", "matmul_hybrid_f16", "+ local] = b[i]", "+ (local ^ 1u)] = b[i]"),
+        Mistake("a row off", "matmul_hybrid.comp", "matmul_hybrid_f16", "+ local] = w", "+ (local ^ 1u)] = w"),
         hybrid,
+    ),
+    (
+        Mistake("a row off", "matmul_hybrid.comp", "matmul_hybrid_half_f16", "+ local] = w", "+ (local ^ 1u)] = w"),
+        of_halves,
+    ),
+    (
+        Mistake("high half first", "products.glsl", "matmul_hybrid_half_f16", LOW_FIRST, HIGH_FIRST),
+        of_halves,
+    ),
+    (
+        Mistake("another's factor", "products.glsl", "matmul_hybrid_half_f16", "factors[t]", "factors[t ^ 1u]"),
+        of_halves,
+    ),
+    (
+        Mistake("a power of two off", "half_row.glsl", "half_rows", "254u - power", "255u - power"),
+        of_halves,
+    ),
+    (
+        Mistake("halves overflow", "half_row.glsl", "half_rows", "268u - exponent", "270u - exponent"),
+        of_halves,
     ),
     (
         Mistake("a row off", "matvec.comp", "matvec_f16", "+ lane_x] = acc[c]", "+ (lane_x ^ 1u)] = acc[c]"),

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from tests.reference import norm
+from tests.reference.linear import half_rows
 from tests.shaders.run_kernel import ELEMENTWISE, PROFILES, KernelRun, check, using_profile
 from vkprefill.engine import kernels
+from vkprefill.engine.halves import HalfRows
 
 EPS = 1e-6
 
@@ -20,6 +22,25 @@ def test_rows(device, profile, tokens, dim):
         y = run.finish()["y"]
     x, weight = x.astype(np.float32).astype(float), weight.astype(np.float32).astype(float)
     check(f"rms_norm T {tokens}, D {dim}, {profile}", y, norm.rms_norm(x, weight, EPS), ELEMENTWISE)
+
+
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+@pytest.mark.parametrize(("tokens", "dim"), [(2, 4), (63, 260), (5, 1028), (3, 2560)])
+def test_halves_beside_it(device, profile, tokens, dim):
+    """Those of the floats that the same kernel wrote, bit for bit."""
+    rng = np.random.default_rng(dim)
+    x = rng.standard_normal((tokens, dim)) * np.exp(rng.uniform(-9, 5, (tokens, 1)))
+    weight = rng.uniform(0.2, 2.0, dim)
+    with using_profile(device, profile):
+        run = KernelRun(device, tokens, tokens + 3)
+        y, half = run.output("y", dim), HalfRows(run.output("words", dim // 2, pad=True), run.output("factors"))
+        kernels.rms_norm(run.program, run.input("x", x), run.weight("weight", weight), y, eps=EPS, half=half)
+        out = run.finish()
+    x, weight = x.astype(np.float32).astype(float), weight.astype(np.float32).astype(float)
+    check(f"rms_norm T {tokens}, D {dim}, {profile}", out["y"], norm.rms_norm(x, weight, EPS), ELEMENTWISE)
+    halves, factors = half_rows(out["y"])
+    np.testing.assert_array_equal(np.ascontiguousarray(out["words"]).view(np.uint16), halves.view(np.uint16))
+    np.testing.assert_array_equal(out["factors"], factors[:, 0].astype(np.float32))
 
 
 def test_profiles_have_the_workgroup_sizes_tested():

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = (
     "test_matmul.py::test_sizes",
+    "test_matmul_half.py::test_sizes",
     "test_matvec.py::test_sizes_and_parts",
     "test_delta_rule.py::test_sizes",
     "test_attention.py::test_sizes",

@@ -36,6 +36,18 @@ def test_matmul():
     assert few.issue == pytest.approx(2 * 11 * 0.625 * 64 * 1024 / 2.7e9)
 
 
+def test_products_of_halves():
+    """The same instructions, half the bytes of activations: 4 MiB of them, read anew in each of 9 rounds."""
+    constants = {"LOCAL_SIZE": 32, "TM": 32, "TN": 2, "ADD": 0}
+    push = {"rows": 8192, "K": 4096, "N": 8192}
+    whole, halves = (
+        bound.cost(Dispatch(name, constants, push, (16, 128, 1), ()), COMPILED, 512, 0)
+        for name in ("matmul_hybrid_q4_k", "matmul_hybrid_dot2_q4_k")
+    )
+    assert halves.issue == whole.issue and halves.lds == whole.lds
+    assert whole.memory - halves.memory == pytest.approx(9 * 512 * 4096 * 2 / 90e9)
+
+
 def test_matmul_reads_activations_again_for_each_round():
     """x of 8 MiB; 2,048 waves in rounds of 240."""
     dispatch = Dispatch(

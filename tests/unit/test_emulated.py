@@ -87,7 +87,7 @@ def test_kernels_with_barriers_run_in_other_orders():
     for job in jobs.jobs():
         seeds[job.file].add(job.seed)
     assert seeds["tests/shaders/test_top_k.py"] == {None, *jobs.SEEDS}
-    assert seeds["tests/shaders/test_swiglu.py"] == {None}
+    assert seeds["tests/shaders/test_embedding.py"] == {None}
 
 
 # A program in place of Python on the emulated device: it writes the plugin's report and ends as told.

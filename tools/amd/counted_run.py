@@ -1,9 +1,9 @@
 """Runs models on the emulated Radeon 780M and counts: the child process of executed.py, on build/780m's Python.
 
-Reads jobs from standard input (JSON): {"model": path, "context": slots, "chunk": tokens, "steps": [tokens of each
-call]}. A call of one token is a step of decode, a longer one a chunk of prefill. Writes a line of JSON for the device,
-then one for each job: a row for each kernel with its constants, grid and place in the sequence, its counts summed over
-the dispatches of the row.
+Reads jobs from standard input (JSON): {"model": path, "context": slots, "chunk": tokens, "precision": of load,
+"steps": [tokens of each call]}. A call of one token is a step of decode, a longer one a chunk of prefill. Writes a line
+of JSON for the device, then one for each job: a row for each kernel with its constants, grid and place in the sequence,
+its counts summed over the dispatches of the row.
 """
 
 import json
@@ -82,7 +82,8 @@ class CountedProgram(Program):
 def count(job: dict, device: Device) -> list[dict]:
     """Rows of a job's calls, in the order in which the kernels first ran."""
     # On an open device: nothing is timed, so that no program depends on how fast the emulator is.
-    with load(job["model"], device, max_context=job["context"], prefill_chunk=job["chunk"]) as model:
+    options = {"max_context": job["context"], "prefill_chunk": job["chunk"], "precision": job["precision"]}
+    with load(job["model"], device, **options) as model:
         cache, token = model.new_cache(), 0
         CountedProgram.rows = {}
         for tokens in job["steps"]:

@@ -2,8 +2,9 @@
 
 The built-in target runs a prefill of 512 tokens and a step of decode. For each released shape a model of the same
 widths, heads and types of weights, but six layers, half of each kind, and a small vocabulary, runs a chunk of 64 tokens
-and a step; one with narrow layers around the true attention runs many chunks, for depth. The record has a row for each
-kernel, its constants, width and place in the sequence; tools/amd/counts.py works out other grids from these.
+and a step, and the chunk in half precision too; one with narrow layers around the true attention runs many chunks, for
+depth. The record has a row for each kernel, its constants, width and place in the sequence; tools/amd/counts.py works
+out other grids from these.
 """
 
 import datetime
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "benchmarks" / "executed_780m.json"
 BUILT_IN, BUILT_IN_FILE = "built-in target", ROOT / "vkprefill" / "data" / "target.gguf"
 SHAPES, MIX = ("0.8B", "4B"), "q4_k_m"
+HALF = "half precision"  # of a shape: the kernels that run in it alone
 TIMEOUT = 3600
 
 PROGRAMS = ("prefill", "head", "decode")
@@ -52,10 +54,13 @@ def execute() -> dict:
             narrow = make_model(f"{folder}/narrow.gguf", make_config(shape, **NARROW), mix=MIX)
             jobs = [job(layers, CHUNK, [CHUNK, 1]), job(narrow, CHUNK, [CHUNK, 1] * DEPTHS)]
             jobs.append(job(narrow, OTHER_CHUNK, [OTHER_CHUNK]))
-            _, (first, *more) = run(jobs, folder)
+            jobs.append(job(layers, CHUNK, [CHUNK], "half"))
+            _, (first, *more, half) = run(jobs, folder)
             known = {kernel_of(row) for row in first}
             wanted = (row for rows in more for row in rows if kernel_of(row) in known and len(work_of(row)) > 1)
             models[shape] = [*first, *({**row, "narrow": True} for row in wanted)]
+            seen = {kernel_of(row) for row in models[shape]}
+            models[f"{shape}, {HALF}"] = [row for row in half if kernel_of(row) not in seen]
     shaders = {row["shader"] for rows in models.values() for row in rows}
     return {
         "mesa": about["mesa"],
@@ -66,9 +71,9 @@ def execute() -> dict:
     }
 
 
-def job(model: Path, chunk: int, steps: list[int]) -> dict:
+def job(model: Path, chunk: int, steps: list[int], precision: str = "full") -> dict:
     context = math.ceil(sum(steps) / PAGE) * PAGE
-    return {"model": str(model), "chunk": chunk, "context": context, "steps": steps}
+    return {"model": str(model), "chunk": chunk, "context": context, "steps": steps, "precision": precision}
 
 
 def run(jobs: list[dict], folder: str) -> tuple[dict, list[list[dict]]]:

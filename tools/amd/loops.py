@@ -52,7 +52,8 @@ class Loops:
         code = [c for i in loop.difference(*self.inner(loop)) for c in self.code[i]]
         total = {kind: sum(bool(re.match(start, c)) for c in code) for kind, start in KINDS.items()}
         fma = r"\bv_(?:dual_)?(?:fma|fmac|fmaak|fmamk|fma_mix)_f32"
-        return total | {"fma": sum(len(re.findall(fma, c)) for c in code)}
+        dot2 = r"\bv_(?:dual_)?dot2(?:acc|c)?_f32_f16"  # two of them
+        return total | {"fma": sum(len(re.findall(fma, c)) + 2 * len(re.findall(dot2, c)) for c in code)}
 
 
 def _successors(block: int, code: list[str], number: dict[str, int]) -> set[int]:
@@ -102,7 +103,7 @@ def count_loop(assembly: str, trips: list[int]) -> dict[str, int] | None:
 
 def weight_layout(shader: str) -> Layout:
     """Of the weights that a matmul or matvec shader reads."""
-    return LAYOUTS[re.fullmatch(r"mat(?:mul|vec)_(?:hybrid_)?(\w+)", shader)[1]]
+    return LAYOUTS[re.fullmatch(r"mat(?:mul|vec)_(?:hybrid_)?(?:half_|dot2_)?(\w+)", shader)[1]]
 
 
 def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[str, float]]:

@@ -4,7 +4,7 @@ The programs of whole models are recorded on a device that only takes notes, wit
 shape of model, weight format and type of cache.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.allocation import Allocation
 from vkprefill.vulkan.buffer import Buffer
+from vkprefill.vulkan.companion import DOT2, Abilities
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.pipelines import Pipelines
 from vkprefill.vulkan.probe import DeviceInfo, Heap
@@ -42,16 +43,22 @@ MATMUL_FORMS = (
     ("matmul_hybrid", {"LOCAL_SIZE": 256, "TM": 64}, True),
 )
 
+FULL = {"precision": "full"}
+
 Key = tuple[str, tuple[tuple[str, float], ...]]
 
 HEAPS = Heap(16 << 30, True), Heap(8 << 30, False)
 
 
 class _RecordingDevice(Device):
-    """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing."""
+    """A device of the AMD profile that notes (shader, constants) of every dispatch in `seen` and runs nothing.
 
-    def __init__(self, seen: set[Key]) -> None:
+    features: those of Vulkan that it is opened with.
+    """
+
+    def __init__(self, seen: set[Key], features: Set[str]) -> None:
         self.seen = seen
+        self.abilities = Abilities(frozenset(features))
         super().__init__(
             DeviceInfo(0, "recorder", "integrated", AMD, "", "1.3.0", HEAPS, 0, 1, 64, 32, 2**32 - 4, 1024, 65536, ())
         )
@@ -112,7 +119,15 @@ class _RecordingProgram(Program):
         pass
 
 
-def load_recording(shape: str, type_of: Callable[[str], TensorType], kv_type: str, seen: set[Key]) -> Model:
+def load_recording(
+    shape: str,
+    type_of: Callable[[str], TensorType],
+    kv_type: str,
+    seen: set[Key],
+    *,
+    precision: str = "full",
+    features: Set[str] = frozenset(),
+) -> Model:
     """A model of this shape on the recording device, its matrices of the types that type_of gives their names."""
     file = SimpleNamespace(
         label=shape, path=Path(shape), metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
@@ -123,16 +138,19 @@ def load_recording(shape: str, type_of: Callable[[str], TensorType], kv_type: st
         "check_tensors": lambda file, config: None,
         "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=())),
     }
-    opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen))
+    opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen, features))
     with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened:
-        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type)
+        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type, precision=precision)
 
 
-def record(shape: str, layout: str, kv_type: str) -> set[Key]:
-    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores."""
+def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
+    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores.
+
+    how: precision and features, as load_recording takes them.
+    """
     seen: set[Key] = set()
     weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
-    model = load_recording(shape, lambda name: weight_type, kv_type, seen)
+    model = load_recording(shape, lambda name: weight_type, kv_type, seen, **how)
     cache = model.new_cache()
     model.prefill_candidates([1, 2], cache, Best(MAX_CANDIDATES))
     cache.snapshot().free()
@@ -146,23 +164,26 @@ def record(shape: str, layout: str, kv_type: str) -> set[Key]:
     return seen
 
 
-def cases() -> list[dict]:
+def cases(features: Set[str] = frozenset()) -> list[dict]:
     """Every pipeline of the product, then other forms of the matmul: shader, constants by name, models that use it.
 
+    features: of Vulkan, those of ours that the compiler knows; shaders that need others are not there.
     wave64: to be compiled in waves of 64. A shader that no recorded program uses is there without models, and without
     constants: those it declares are taken. Shaders of other devices' profiles are not there.
     """
     users: dict[Key, set[str]] = {}
+    precisions = [FULL, {"precision": "half"}] + [{"precision": "half", "features": DOT2}] * (features >= DOT2)
     for shape in SHAPES:
-        for layout, kv_type in [(name, KV_TYPES[0]) for name in LAYOUTS] + [("q4_k", name) for name in KV_TYPES[1:]]:
-            for key in record(shape, layout, kv_type):
+        ways = [(layout, KV_TYPES[0], how) for layout in LAYOUTS for how in precisions]
+        for layout, kv_type, how in ways + [("q4_k", kv_type, FULL) for kv_type in KV_TYPES[1:]]:
+            for key in record(shape, layout, kv_type, **how):
                 users.setdefault(key, set()).add(shape)
     forms = {
         (f"{kernel}_{layout}", tuple((tile | {"ADD": 0}).items())): wave64
         for kernel, tile, wave64 in MATMUL_FORMS
         for layout in LAYOUTS
     }
-    others = {name for name in manifest() if "_shuffle" in name}
+    others = {name for name in manifest() if "_shuffle" in name or not load_shader(name).features <= features}
     for name in manifest().keys() - {name for name, _ in users} - {name for name, _ in forms} - others:
         users[name, ()] = set()
     return [

@@ -31,22 +31,18 @@ MIB = 2**20
 def measure_start(
     path: str,
     device: str | int,
-    max_context: int,
-    kv_type: str,
-    prefill_chunk: int | None,
+    options: dict[str, object],
     num_tokens: int,
     report: Report,
 ) -> list[Figure]:
     """Load the model twice, each time in a new process, and run a prompt of num_tokens. Raises VkPrefillError.
 
-    The stages of loading are those of the second process.
+    options: of load, by name. The stages of loading are those of the second process.
     """
     job = {
         "path": path,
         "device": device,
-        "max_context": max_context,
-        "kv_type": kv_type,
-        "prefill_chunk": prefill_chunk,
+        "options": options,
         "num_tokens": num_tokens,
     }
     figures: list[Figure] = []
@@ -131,10 +127,9 @@ class _Stages:
         self.before_allocation = 0
 
     def load(self, job: dict, device: Device) -> None:
-        options = {name: job[name] for name in ("max_context", "kv_type", "prefill_chunk")}
         self._lap = _Lap()
         self._stage = "reading the file"
-        self.model = load(job["path"], device, **options, progress=self._report)
+        self.model = load(job["path"], device, **job["options"], progress=self._report)
         self._add(self._stage)
 
     def _report(self, stage: str, done: int, total: int) -> None:

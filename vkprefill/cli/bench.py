@@ -129,9 +129,12 @@ def run(args: argparse.Namespace) -> int:
             figures += measure_start(
                 path,
                 info.index,
-                args.ctx_size,
-                kv_type(args),
-                args.batch_size,
+                {
+                    "max_context": args.ctx_size,
+                    "kv_type": kv_type(args),
+                    "prefill_chunk": args.batch_size,
+                    "precision": args.precision,
+                },
                 max(prompts, default=FIRST_PROMPT),
                 notice,
             )
@@ -179,6 +182,7 @@ def run(args: argparse.Namespace) -> int:
             barrier=model.device.has_barrier,
             features=sorted(model.device.abilities.features),
             kv_type=model.kv_type,
+            precision=model.precision,
             prefill_chunk=model.prefill_chunk,
             context=model.max_context,
         )

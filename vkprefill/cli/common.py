@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from vkprefill.cli.specprefill_options import add_specprefill_options, given_settings, specprefill_config
 from vkprefill.display import printable
+from vkprefill.engine.halves import PRECISIONS
 from vkprefill.engine.model import Model, load
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.sizes import KV_TYPES
@@ -67,6 +68,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "-ctv", "--cache-type-v", choices=KV_TYPES, help="the same as -ctk; keys and values have one type"
+    )
+    group.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="auto",
+        help="of prefill's products: full is float32, half sums products of halves in float32, auto is half where the "
+        "device has an instruction for them (default: auto)",
     )
     group.add_argument(
         "--device", metavar="DEVICE", help="index or part of the name of a Vulkan device (see: vkprefill devices)"
@@ -193,6 +201,7 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
             kv_type(args),
             prefill_chunk=args.batch_size,
             reserve_bytes=reserve_bytes,
+            precision=args.precision,
             progress=report,
         )
     with model:
@@ -233,10 +242,11 @@ def open_pair(
     if args.specprefill_cumulative_mass is not None and spec.select_mode != "mass":
         notice("--specprefill-cumulative-mass counts in mode mass only (--specprefill-select-mode mass)")
     wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
-    context, num_bytes = draft_room(path, spec, wanted, kv_type(args), args.batch_size)
+    loading = {"kv_type": kv_type(args), "prefill_chunk": args.batch_size, "precision": args.precision}
+    context, num_bytes = draft_room(path, spec, wanted, **loading)
     with open_model(args, reserve_bytes=num_bytes) as model:
         with _loading("draft: ") as report:
-            draft = load(path, model.device, context, kv_type(args), prefill_chunk=args.batch_size, progress=report)
+            draft = load(path, model.device, context, progress=report, **loading)
         with draft:
             prepare_pair(model, draft, spec, _notice_measuring)
             yield model, draft, spec
@@ -292,7 +302,8 @@ def describe_kernels(model: Model) -> list[str]:
     return [
         f"device {device.info.index}: {device.info.name} ({device.info.driver}), profile {device.profile.name}",
         str(device.abilities),
-        f"prefill in chunks of {model.prefill_chunk} tokens, KV cache {model.kv_type}, {barriers}",
+        f"prefill in chunks of {model.prefill_chunk} tokens, precision {model.precision}, KV cache {model.kv_type}, "
+        f"{barriers}",
         f"kernels: {', '.join(model.kernels())}",
     ]
 

@@ -178,6 +178,7 @@ def run(args: argparse.Namespace) -> int:
             "device": model.device.info.name,
             "driver": model.device.info.driver,
             "kv_type": model.kv_type,
+            "precision": model.precision,
             "seed": args.seed,
             "settings": variants[0].config.as_dict(),
             "force_question": args.force_question,

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
+from vkprefill.engine.halves import takes_halves
 from vkprefill.engine.memory import check_context, chunk_for, memory_bill
 from vkprefill.engine.sizes import Sizes
 from vkprefill.errors import DeviceError
@@ -16,6 +17,7 @@ from vkprefill.gguf.file import GGUFFile, open_gguf
 from vkprefill.gguf.tensors import check_tensors, tensor_specs
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
+from vkprefill.vulkan.companion import abilities
 from vkprefill.vulkan.probe import DeviceInfo, choose
 from vkprefill.vulkan.profiles import LARGEST, Profile, profile_for
 
@@ -42,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     device = info.name if info else None
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
     chunk = args.batch_size or (chunk_for(config, profile) if device else profile.prefill_chunk)
-    sizes = Sizes(config, profile, context, kv_type(args), chunk)
+    half = takes_halves(args.precision, info is None or abilities(info.index).has_dot2)
+    sizes = Sizes(config, profile, context, kv_type(args), chunk, half)
     if info and args.ctx_size is not None:
         check_context(sizes, info)
     bill = memory_bill(file, sizes)

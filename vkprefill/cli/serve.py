@@ -151,6 +151,7 @@ def run(args: argparse.Namespace) -> int:
         args.ctx_size,
         kv_type(args),
         args.batch_size,
+        args.precision,
         args.parallel,
         args.cache_ram,
         log_level=logging.INFO if args.verbose else logging.WARNING,

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.layers.attention import attention
 from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.layers.delta_net import delta_net
@@ -63,16 +64,16 @@ class ForwardPass:
         kernels.embedding(p, s.token_ids, w.token_embd, s.x)
         for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers, strict=True)):
             p.prefix = f"L{layer:02d}."
-            kernels.rms_norm(p, s.x, weights.attn_norm, s.h, eps=c.rms_norm_eps)
-            at = LayerContext(layer, c, self._pool, s)
+            at = LayerContext(layer, c, self._pool, s, self._half(num_rows))
+            kernels.rms_norm(p, s.x, weights.attn_norm, s.h, eps=c.rms_norm_eps, half=at.half)
             if kind == FULL_ATTENTION:
                 attention(p, at, weights.mixer, tap=tap, rows_only=layer == last_layer)
                 if layer == last_layer:
                     break
             else:
                 delta_net(p, at, weights.mixer)
-            kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps)
-            mlp(p, s, weights.mlp)
+            kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps, half=at.half)
+            mlp(p, at, weights.mlp)
         p.prefix = ""
         if with_head:
             self._append_head(p)
@@ -96,7 +97,7 @@ class ForwardPass:
         GPU.
         """
         p, s, w = self._program("timing", num_rows), self._scratch, self._weights.layers[0].mlp.ffn_gate
-        kernels.linear(p, s.h, w, s.ffn_gate)
+        kernels.linear(p, s.h, w, s.ffn_gate, half=self._half(num_rows))
         s.step.view()[StepWord.NUM_TOKENS] = num_rows
         p.run()  # compiles
         start = time.perf_counter()
@@ -105,6 +106,10 @@ class ForwardPass:
         bound = max(MIN_SUBMISSION_FLOP, speed * SUBMISSION_S)
         self._device.profile = replace(self._device.profile, submission_flop=bound)
         log.info("timing: %.2f TFLOP/s, a submission takes at most %.0f GFLOP", speed / 1e12, bound / 1e9)
+
+    def _half(self, num_rows: int) -> HalfRows | None:
+        """Where a program of so many rows rounds activations to halves; None: its products are float32."""
+        return self._scratch.half if num_rows > SHORT_RUN else None
 
     def _program(self, name: str, num_rows: int) -> Program:
         return self._device.program(self.role + name, step=self._scratch.step, num_rows=num_rows)

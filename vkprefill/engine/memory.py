@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from vkprefill.engine.halves import PRECISIONS, takes_halves, tell_of_detour
 from vkprefill.engine.scratch import scratch_bytes
 from vkprefill.engine.sizes import KV_TYPES, PAGE, Sizes, check_sizes, num_pages, state_size
 from vkprefill.engine.weights import weight_bytes
@@ -70,8 +71,11 @@ class LoadOptions:
     kv_type: str = "f16"
     prefill_chunk: int | None = None
     reserve_bytes: int = 0
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise RequestError(f"precision: {self.precision!r}, wanted one of {', '.join(PRECISIONS)}")
         if self.kv_type not in KV_TYPES:
             raise RequestError(f"kv_type: {self.kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
         check_sizes(self.max_context, self.prefill_chunk)
@@ -80,7 +84,11 @@ class LoadOptions:
 def fit(file: GGUFFile, config: ModelConfig, device: Device, options: LoadOptions) -> Sizes:
     """The sizes to load a model with on a device. Raises OutOfMemoryError where they are more than it has."""
     chunk = options.prefill_chunk or chunk_for(config, device.profile)
-    sizes = Sizes(config, device.profile, options.max_context or PAGE, options.kv_type, chunk)
+    has_dot2 = device.abilities.has_dot2
+    half = takes_halves(options.precision, has_dot2)
+    if half and not has_dot2:
+        tell_of_detour(device.info.name)
+    sizes = Sizes(config, device.profile, options.max_context or PAGE, options.kv_type, chunk, half)
     if options.max_context is None:
         sizes = replace(sizes, max_context=_longest_context(file, sizes, device, options.reserve_bytes))
     check_context(sizes, device.info)

@@ -30,6 +30,7 @@ def load(
     *,
     prefill_chunk: int | None = None,
     reserve_bytes: int = 0,
+    precision: str = "auto",
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF model.
@@ -37,10 +38,12 @@ def load(
     device: index or part of a name (None: the fastest kind there is), or the device of another model, which must be
     closed last; max_context: slots of the KV cache, shared by all caches (None: the file's context length, or what fits
     in memory); kv_type: "f16" or "f32"; prefill_chunk: most tokens of a step of prefill (None: by device);
-    reserve_bytes: left free when the context is chosen, for a second model. Raises GGUFError, UnsupportedModelError,
+    reserve_bytes: left free when the context is chosen, for a second model; precision: of prefill's products, "full"
+    float32, "half" sums in float32 of products of halves, "auto" half where the device has an instruction for them.
+    Raises GGUFError, UnsupportedModelError,
     DeviceError, OutOfMemoryError, RequestError.
     """
-    options = LoadOptions(max_context, kv_type, prefill_chunk, reserve_bytes)
+    options = LoadOptions(max_context, kv_type, prefill_chunk, reserve_bytes, precision)
     return Model(open_gguf(path), device, options, progress)
 
 
@@ -48,7 +51,8 @@ class Model:
     """See `load`. A context manager: leaving it frees the device. For one thread at a time: a second one is refused.
 
     config, tokenizer, chat_template (None without one in the file), metadata, device, memory (the bill, bytes by kind),
-    max_context, kv_type, prefill_chunk. runner: what the engine's own parts record programs with.
+    max_context, kv_type, prefill_chunk, precision ("full" or "half"). runner: what the engine's own parts record
+    programs with.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class Model:
         self.memory = self.runner.memory
         self.max_context = self.runner.sizes.max_context
         self.prefill_chunk = self.runner.sizes.prefill_chunk
+        self.precision = "half" if self.runner.sizes.half else "full"
 
     def new_cache(self, max_context: int | None = None) -> Cache:
         """An empty cache of at most max_context tokens (None: all that the model was loaded for). It takes memory as it

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from vkprefill.engine.halves import HalfRows
 from vkprefill.engine.sizes import MAX_CANDIDATES, Sizes
 from vkprefill.engine.step import STEP_WORDS
 from vkprefill.vulkan.buffer import Buffer
@@ -18,7 +19,7 @@ from vkprefill.vulkan.device import Device
 class Scratch:
     """Everything a step writes but caches and states. Letters as in ARCHITECTURE.md; T rows, in whole tiles.
 
-    What belongs to a kind of layer that the model does not have is None.
+    What belongs to a kind of layer that the model does not have, or to halves in full precision, is None.
     """
 
     step: Buffer  # uint32 [STEP_WORDS], see StepWord
@@ -32,6 +33,10 @@ class Scratch:
     seen: Buffer  # uint32 [V / 32], a bit for each token that the penalty applies to
     block_best: Buffer  # uint32 [V / 64, 2]
     candidates: Buffer  # uint32 [MAX_CANDIDATES, 2]: bits of the logit, token id
+
+    # products of halves
+    halves: Buffer | None = None  # uint32 [T, widest input of a product / 2], two in a word
+    half_factors: Buffer | None = None  # [T]
 
     # full attention
     query_gate: Buffer | None = None  # [T, H, 2, Dh]
@@ -61,6 +66,11 @@ class Scratch:
                 for name, (shape, dtype, memory) in scratch_shapes(sizes).items()
             }
         )
+
+    @property
+    def half(self) -> HalfRows | None:
+        """Room for what products of halves read, one input after another."""
+        return HalfRows(self.halves, self.half_factors) if self.halves is not None else None
 
     def buffers(self) -> Iterator[Buffer]:
         """Those that are there."""
@@ -97,6 +107,14 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
         "block_best": words(-(-c.vocab_size // 64), 2),
         "candidates": on_host(words(MAX_CANDIDATES, 2)),
     }
+    if sizes.half:
+        widest = max(
+            c.hidden_size,
+            c.intermediate_size,
+            c.q_dim if c.attention_layers else 0,
+            c.linear_value_dim if c.linear_layers else 0,
+        )
+        shapes |= {"halves": words(rows, widest // 2), "half_factors": floats(rows)}
     if c.attention_layers:
         shapes |= {
             "query_gate": floats(rows, 2 * c.q_dim),

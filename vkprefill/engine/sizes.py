@@ -33,7 +33,8 @@ def check_sizes(
 class Sizes:
     """What decides how large every buffer of a model is.
 
-    max_context: slots of the KV cache; kv_type: one of KV_TYPES; prefill_chunk: most tokens of a step of prefill.
+    max_context: slots of the KV cache; kv_type: one of KV_TYPES; prefill_chunk: most tokens of a step of prefill; half:
+    its products are of halves.
     """
 
     config: ModelConfig
@@ -41,6 +42,7 @@ class Sizes:
     max_context: int
     kv_type: str
     prefill_chunk: int
+    half: bool = False
 
     @property
     def rows(self) -> int:

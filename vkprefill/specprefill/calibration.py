@@ -1,7 +1,7 @@
 """How fast a model runs on a device: measured on this process's prefills, else stored, else measured shortly.
 
-Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file, KV type and tokens of a step. A
-file that cannot be read or written only costs the short measurement again.
+Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file, KV type, precision and tokens
+of a step. A file that cannot be read or written only costs the short measurement again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def has_speed(model: Model) -> bool:
 def _key(model: Model) -> str:
     stat, info = model.path.stat(), model.device.info
     file = model.path.name, stat.st_size, stat.st_mtime_ns
-    parts = info.name, info.driver, fingerprint(), *file, model.kv_type, f"{_tokens(model)} tokens"
+    parts = info.name, info.driver, fingerprint(), *file, model.kv_type, model.precision, f"{_tokens(model)} tokens"
     return "|".join(map(str, parts))
 
 

@@ -21,7 +21,13 @@ DRAFT_CONTEXT = 32768
 
 
 def draft_room(
-    path: str | os.PathLike[str], spec: SpecPrefillConfig, wanted: int | None, kv_type: str, prefill_chunk: int | None
+    path: str | os.PathLike[str],
+    spec: SpecPrefillConfig,
+    wanted: int | None,
+    *,
+    kv_type: str,
+    prefill_chunk: int | None,
+    precision: str,
 ) -> tuple[int, int]:
     """(context to load a draft with, bytes that it will take at most, with what stays of scoring). wanted: tokens of a
     prompt (None: not known).
@@ -29,7 +35,7 @@ def draft_room(
     file = open_gguf(path)
     config = ModelConfig.from_gguf(file)
     context = spec.draft_context or min(config.max_position_embeddings, (wanted or DRAFT_CONTEXT) + spec.lookahead)
-    sizes = Sizes(config, LARGEST, context, kv_type, prefill_chunk or LARGEST.prefill_chunk)
+    sizes = Sizes(config, LARGEST, context, kv_type, prefill_chunk or LARGEST.prefill_chunk, precision != "full")
     return context, memory_bill(file, sizes).total + KEPT_BYTES
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 VARIABLE = "VKPREFILL_COMPANION"
+DOT2 = frozenset({"shaderFloat16", "mixedFloatDotProduct"})
 
 
 class Absent(Exception):
@@ -30,6 +31,11 @@ class Abilities:
     timestamps: bool = False
     matrices: tuple[tuple[int, int, int], ...] = ()
     absent: str | None = None
+
+    @property
+    def has_dot2(self) -> bool:
+        """Whether shaders may use the instruction that adds two products of halves to a float32."""
+        return self.features >= DOT2
 
     def __str__(self) -> str:
         if self.absent is not None:

@@ -18,12 +18,12 @@ SHUFFLE_SUBGROUPS = (4, 8, 16)  # sizes that the tiles of the kernels with shuff
 class Profile:
     """Tile sizes of the kernels (their specialisation constants) and bounds.
 
-    matmul: (LOCAL_SIZE, TM, TN); matvec: (ROW_LANES, SLICES, TN); attention: (LOCAL_SIZE, TQ, KP); attention_splits:
-    parts the keys are cut into in decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small
-    kernels; prefill_chunk: tokens that go through all layers together; submission_flop: work after which a submission
-    ends. shuffle: words that all lanes of a subgroup need are loaded once and handed on by shuffles
-    (matmul.comp; SLICES, LANES and ROWS are 1); hybrid: the workgroup shares its dequantised weights
-    (matmul_hybrid.comp; TN is 1).
+    matmul: (LOCAL_SIZE, TM, TN); half_matmul: (LOCAL_SIZE, TM) of matmul_hybrid for halves, whatever the device;
+    matvec: (ROW_LANES, SLICES, TN); attention: (LOCAL_SIZE, TQ, KP); attention_splits: parts the keys are cut into in
+    decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small kernels; prefill_chunk: tokens
+    that go through all layers together; submission_flop: work after which a submission ends. shuffle: words that all
+    lanes of a subgroup need are loaded once and handed on by shuffles (matmul.comp; SLICES, LANES and ROWS are 1);
+    hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp; TN is 1).
     """
 
     name: str
@@ -37,6 +37,7 @@ class Profile:
     submission_flop: float
     shuffle: bool = False
     hybrid: bool = False
+    half_matmul: tuple[int, int] = (128, 64)
 
 
 # A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from vkprefill.engine.halves import HalfRows
 from vkprefill.errors import ShapeError
+from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS
 from vkprefill.vulkan.program import Program
 
 MAX_LOCAL_SIZE = 64
+HALF_LANES = 128  # the most invocations that every Vulkan device has in a workgroup
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -19,6 +24,20 @@ def lanes_for(words: int, most: int) -> int:
     while lanes < min(words, most):
         lanes *= 2
     return lanes
+
+
+def half_lanes(p: Program, width: int) -> int:
+    """Invocations for a row that is kept in registers until its greatest value is known: each has few words of it."""
+    local = p.device.profile.local_size
+    return local if width <= 32 * local else max(local, HALF_LANES)
+
+
+def half_words(kernel: str, half: HalfRows, width: int) -> Buffer:
+    """The words of rows of `width` halves, [T', width / 2]; ShapeError where they do not fit."""
+    rows, room = half.words.shape
+    if width % 4 or room * 2 < width:
+        raise ShapeError(f"{kernel}: rows of {width} halves, wanted a multiple of 4 and at most {room * 2}")
+    return replace(half.words, shape=(rows, width // 2))
 
 
 def shuffle_form(p: Program) -> tuple[str, dict[str, int]]:

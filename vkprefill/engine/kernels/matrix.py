@@ -1,8 +1,9 @@
-"""Products with weight matrices, dequantised inside the kernels, and their rows as embeddings."""
+"""Products with weight matrices, dequantised inside the kernels, in float32 or of halves; rows as embeddings."""
 
 from __future__ import annotations
 
-from vkprefill.engine.kernels.common import ceil_div, check_shapes, shuffle_form
+from vkprefill.engine.halves import HalfRows, half_for
+from vkprefill.engine.kernels.common import ceil_div, check_shapes, half_lanes, half_words, shuffle_form
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
@@ -22,37 +23,106 @@ def embedding(p: Program, token_ids: Buffer, matrix: Matrix, x: Buffer) -> None:
         )
 
 
-def linear(p: Program, x: Buffer, matrix: Matrix, y: Buffer, *, add: bool = False, one_row: bool = False) -> None:
-    """y[T, N] = x[T, K] W^T, W [N, K]; add: y += it. One row (one token, or one_row) goes through matvec."""
+def linear(
+    p: Program,
+    x: Buffer,
+    matrix: Matrix,
+    y: Buffer,
+    *,
+    add: bool = False,
+    one_row: bool = False,
+    half: HalfRows | None = None,
+) -> None:
+    """y[T, N] = x[T, K] W^T, W [N, K]; add: y += it. One row (one token, or one_row) goes through matvec.
+
+    half: holds x as halves (half_rows); the product is one of halves then, unless the weights are of a layout that
+    halves do not hold.
+    """
     check_shapes("linear", x=(x.shape[1:], (matrix.columns,)), y=(y.shape[-1:], (matrix.rows,)))
-    single = one_row or p.num_rows == 1
-    profile = p.device.profile
+    if one_row or p.num_rows == 1:
+        _matvec(p, x, matrix, y, add)
+    elif half_for(matrix, half):
+        _half_matmul(p, half, matrix, y, add)
+    else:
+        _matmul(p, x, matrix, y, add)
+
+
+def half_rows(p: Program, x: Buffer, half: HalfRows | None) -> None:
+    """half = x[T, K] as halves, for linear; None: nothing to do."""
+    if half is None:
+        return
+    width = x.shape[1]
+    p.dispatch(
+        "half_rows",
+        [p.step, x, half_words("half_rows", half, width), half.factors],
+        (p.num_rows, 1, 1),
+        constants={"LOCAL_SIZE": half_lanes(p, width), "WIDTH": width},
+    )
+
+
+def _matvec(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None:
+    lanes, slices, tn = p.device.profile.matvec
     form, shuffle = shuffle_form(p)
     for part in matrix.parts:
-        work = 2.0 * part.rows * matrix.columns
-        if single:
-            lanes, slices, tn = profile.matvec
-            p.dispatch(
-                f"matvec{form}_{matrix.layout}",
-                [x, part.buffer, y],
-                (ceil_div(part.rows, lanes * tn), 1, 1),
-                constants={"ROW_LANES": lanes, "TN": tn, "ADD": int(add), "SLICES": slices, **shuffle},
-                push=_place(matrix, part),
-                work=work,
-                label=f"matvec {matrix.name}",
-            )
-        else:
-            local, tm, tn = profile.matmul
-            tile = {"LOCAL_SIZE": local, "TM": tm} | ({} if profile.hybrid else {"TN": tn})
-            p.dispatch(
-                f"matmul{'_hybrid' if profile.hybrid else form}_{matrix.layout}",
-                [p.step, part.buffer, x, y],
-                (ceil_div(p.num_rows, tm), ceil_div(part.rows, local * tn), 1),
-                constants={**tile, "ADD": int(add), **shuffle},
-                push=_place(matrix, part),
-                work=work * p.num_rows,
-                label=f"matmul {matrix.name}",
-            )
+        p.dispatch(
+            f"matvec{form}_{matrix.layout}",
+            [x, part.buffer, y],
+            (ceil_div(part.rows, lanes * tn), 1, 1),
+            constants={"ROW_LANES": lanes, "TN": tn, "ADD": int(add), "SLICES": slices, **shuffle},
+            push=_place(matrix, part),
+            work=2.0 * part.rows * matrix.columns,
+            label=f"matvec {matrix.name}",
+        )
+
+
+def _matmul(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None:
+    profile = p.device.profile
+    local, tm, tn = profile.matmul
+    form, constants = ("_hybrid", {}) if profile.hybrid else shuffle_form(p)
+    constants = {"LOCAL_SIZE": local, "TM": tm} | ({} if profile.hybrid else {"TN": tn}) | constants
+    for part in matrix.parts:
+        _tiles(p, f"matmul{form}_{matrix.layout}", [p.step, part.buffer, x, y], matrix, part, constants, add)
+
+
+def _half_matmul(p: Program, half: HalfRows, matrix: Matrix, y: Buffer, add: bool) -> None:
+    words = half_words("linear", half, matrix.columns)
+    local, tm = p.device.profile.half_matmul
+    form = "dot2" if p.device.abilities.has_dot2 else "half"
+    for part in matrix.parts:
+        _tiles(
+            p,
+            f"matmul_hybrid_{form}_{matrix.layout}",
+            [p.step, part.buffer, words, y, half.factors],
+            matrix,
+            part,
+            {"LOCAL_SIZE": local, "TM": tm},
+            add,
+        )
+
+
+def _tiles(
+    p: Program,
+    shader: str,
+    buffers: list[Buffer],
+    matrix: Matrix,
+    part: MatrixPart,
+    constants: dict[str, int],
+    add: bool,
+) -> None:
+    """A matmul over tiles of tokens and rows of a part."""
+    p.dispatch(
+        shader,
+        buffers,
+        (
+            ceil_div(p.num_rows, constants["TM"]),
+            ceil_div(part.rows, constants["LOCAL_SIZE"] * constants.get("TN", 1)),
+            1,
+        ),
+        constants=constants | {"ADD": int(add)},
+        push=_place(matrix, part),
+        work=2.0 * part.rows * matrix.columns * p.num_rows,
+        label=f"matmul {matrix.name}",
+    )
 
 
 def _place(matrix: Matrix, part: MatrixPart) -> dict[str, int]:

@@ -23,12 +23,12 @@ def attention(
     tap(p, layer) is called once queries and keys are in place, to record what reads them. rows_only: nothing after
     that, and no values.
     """
-    c, s, pool = at.config, at.scratch, at.pool
+    c, s, pool, half = at.config, at.scratch, at.pool, at.half
     heads, kv_heads, eps = c.num_attention_heads, c.num_key_value_heads, c.rms_norm_eps
-    kernels.linear(p, s.h, w.attn_q, s.query_gate)  # [T, H, 2, Dh]: query and gate of each head
-    kernels.linear(p, s.h, w.attn_k, s.key_raw)
+    kernels.linear(p, s.h, w.attn_q, s.query_gate, half=half)  # [T, H, 2, Dh]: query and gate of each head
+    kernels.linear(p, s.h, w.attn_k, s.key_raw, half=half)
     if not rows_only:
-        kernels.linear(p, s.h, w.attn_v, s.value)
+        kernels.linear(p, s.h, w.attn_v, s.value, half=half)
     kernels.head_norm_rope(p, s.query_gate, w.attn_q_norm, s.rope, s.query, heads=heads, eps=eps)
     kernels.head_norm_rope(p, s.key_raw, w.attn_k_norm, s.rope, s.key, heads=kv_heads, eps=eps)
     kv = pool.kv[at.index]
@@ -51,4 +51,5 @@ def attention(
         kv_type=pool.kv_type,
     )
     kernels.attention_gate(p, s.query_gate, s.attended, heads=heads)
-    kernels.linear(p, s.attended, w.attn_output, s.x, add=True)
+    kernels.half_rows(p, s.attended, half)
+    kernels.linear(p, s.attended, w.attn_output, s.x, add=True, half=half)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.halves import HalfRows
 from vkprefill.engine.scratch import Scratch
 from vkprefill.gguf.config import ModelConfig
 
 
 @dataclass(frozen=True)
 class LayerContext:
-    """index: of the layer in the model. A layer reads scratch.h, the normed residual stream, and adds to scratch.x."""
+    """index: of the layer in the model; half: room for halves, where its products are to be of them. A layer reads
+    scratch.h, the normed residual stream, which half holds too, and adds to scratch.x.
+    """
 
     index: int
     config: ModelConfig
     pool: CachePool
     scratch: Scratch
+    half: HalfRows | None

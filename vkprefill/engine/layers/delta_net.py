@@ -10,12 +10,12 @@ from vkprefill.vulkan.program import Program
 
 def delta_net(p: Program, at: LayerContext, w: DeltaNetWeights) -> None:
     """x[T, D] += the delta net of h[T, D]; advances the layer's states."""
-    c, s, pool = at.config, at.scratch, at.pool
+    c, s, pool, half = at.config, at.scratch, at.pool, at.half
     state = pool.offsets[at.index]
-    kernels.linear(p, s.h, w.attn_qkv, s.qkv_raw)
-    kernels.linear(p, s.h, w.attn_gate, s.z)
-    kernels.linear(p, s.h, w.ssm_alpha, s.alpha)
-    kernels.linear(p, s.h, w.ssm_beta, s.beta)
+    kernels.linear(p, s.h, w.attn_qkv, s.qkv_raw, half=half)
+    kernels.linear(p, s.h, w.attn_gate, s.z, half=half)
+    kernels.linear(p, s.h, w.ssm_alpha, s.alpha, half=half)
+    kernels.linear(p, s.h, w.ssm_beta, s.beta, half=half)
     kernels.causal_conv(p, s.qkv_raw, w.ssm_conv1d, pool.state, s.qkv, state_offset=state.conv)
     kernels.delta_gates(p, s.alpha, s.beta, w.ssm_dt, w.ssm_a, s.gates)
     kernels.l2_norm(p, s.qkv, key_heads=c.linear_num_key_heads, key_dim=c.linear_key_head_dim, eps=c.rms_norm_eps)
@@ -32,4 +32,5 @@ def delta_net(p: Program, at: LayerContext, w: DeltaNetWeights) -> None:
         value_dim=c.linear_value_head_dim,
     )
     kernels.gated_norm(p, s.z, w.ssm_norm, s.delta_out, eps=c.rms_norm_eps)
-    kernels.linear(p, s.delta_out, w.ssm_out, s.x, add=True)
+    kernels.half_rows(p, s.delta_out, half)
+    kernels.linear(p, s.delta_out, w.ssm_out, s.x, add=True, half=half)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from vkprefill.engine import kernels
-from vkprefill.engine.scratch import Scratch
+from vkprefill.engine.halves import half_for
+from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.weights import MLPWeights
 from vkprefill.vulkan.program import Program
 
 
-def mlp(p: Program, s: Scratch, w: MLPWeights) -> None:
+def mlp(p: Program, at: LayerContext, w: MLPWeights) -> None:
     """x[T, D] += the feed-forward of h[T, D]."""
-    kernels.linear(p, s.h, w.ffn_gate, s.ffn_gate)
-    kernels.linear(p, s.h, w.ffn_up, s.ffn_up)
-    kernels.swiglu(p, s.ffn_up, s.ffn_gate)
-    kernels.linear(p, s.ffn_gate, w.ffn_down, s.x, add=True)
+    s, half = at.scratch, at.half
+    kernels.linear(p, s.h, w.ffn_gate, s.ffn_gate, half=half)
+    kernels.linear(p, s.h, w.ffn_up, s.ffn_up, half=half)
+    kernels.swiglu(p, s.ffn_up, s.ffn_gate, half_for(w.ffn_down, half))
+    kernels.linear(p, s.ffn_gate, w.ffn_down, s.x, add=True, half=half)

@@ -86,7 +86,12 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
     spec, draft_context, draft_bytes = options.spec, 0, 0
     if options.draft is not None:
         draft_context, draft_bytes = draft_room(
-            options.draft, spec, options.max_context, options.kv_type, options.prefill_chunk
+            options.draft,
+            spec,
+            options.max_context,
+            kv_type=options.kv_type,
+            prefill_chunk=options.prefill_chunk,
+            precision=options.precision,
         )
     model = stack.enter_context(
         load(
@@ -96,6 +101,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
             options.kv_type,
             prefill_chunk=options.prefill_chunk,
             reserve_bytes=draft_bytes,
+            precision=options.precision,
             progress=progress(""),
         )
     )
@@ -108,6 +114,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
                 draft_context,
                 options.kv_type,
                 prefill_chunk=options.prefill_chunk,
+                precision=options.precision,
                 progress=progress("draft: "),
             )
         )
@@ -118,7 +125,8 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
     limits = CacheLimits(min(wanted, free_ram_bytes() // 2), options.num_slots)
     slots = Slots(model, draft, options.spec, limits)
     stack.callback(slots.close)
-    log.info("prefill in chunks of %d tokens; kernels: %s", model.prefill_chunk, ", ".join(model.kernels()))
+    log.info("prefill in chunks of %d tokens, precision %s", model.prefill_chunk, model.precision)
+    log.info("kernels: %s", ", ".join(model.kernels()))
     connection.send(
         Ready(f"{model.device.info.name} ({model.device.info.driver})", model.max_context, model.prefill_chunk)
     )

@@ -22,6 +22,7 @@ class EngineOptions:
     max_context: int | None = None
     kv_type: str = "f16"
     prefill_chunk: int | None = None
+    precision: str = "auto"
     num_slots: int | None = None
     cache_ram: int = 8192
     log_level: int = logging.WARNING

@@ -1,0 +1,148 @@
+"""Prefill's products of halves in whole models: how far logits move, what stays float32, and that answers do not."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import vkprefill
+from tests.model.conftest import BUILT_IN
+from tests.model.sparse_requests import GREEDY, PROMPTS
+from tests.reference.fixtures import model_path
+from tests.reference.forward import ReferenceModel
+from vkprefill.engine import halves
+from vkprefill.engine.halves import takes_halves
+from vkprefill.engine.memory import LoadOptions, fit
+from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.file import open_gguf
+from vkprefill.specprefill import calibration
+from vkprefill.vulkan.companion import DOT2, Abilities
+
+# Of each model: ||difference|| / ||reference|| of the logits of a sequence, against float64. Measured: 2.4e-3, 1.2e-3,
+# 4e-4, 7e-4. (The weights of the first two are random: less of what they do comes to the same in the end.)
+LIMITS = {"tiny-c-q4km": 5e-3, "tiny-d-mixed": 5e-3, "built-in": 1e-3, "built-in draft": 2e-3}
+PATHS = {"built-in": BUILT_IN, "built-in draft": BUILT_IN.with_name("draft.gguf")}
+FLOATS = "tiny-a-f32"  # all its matrices are float32
+SETTINGS = vkprefill.SpecPrefillConfig(break_even=False)
+
+
+@pytest.fixture(scope="module")
+def built_in_half(load_model):
+    return load_model("built-in", max_context=4096, precision="half")
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_logits(name, prompt):
+    path = PATHS.get(name) or model_path(name)
+    reference, ids = ReferenceModel(path), np.array(prompt[:100])
+    want = reference.forward(ids, np.arange(len(ids)), reference.new_state())["result_output"]
+    with vkprefill.load(path, max_context=512, kv_type="f32", precision="half") as model:
+        got = model.logits(ids)
+        assert model.precision == "half" and "half_rows" in model.kernels()
+    error = np.linalg.norm(got - want) / np.linalg.norm(want)
+    assert 1e-5 < error <= LIMITS[name], "less would be float32"
+
+
+def test_decode_is_float32_bit_for_bit(load_model, prompt):
+    """One row goes the same way in either precision."""
+    rows = []
+    for precision in ("full", "half"):
+        model = load_model("tiny-c-q4km", precision=precision)
+        cache = model.new_cache()
+        rows.append([model.decode(token_id, cache) for token_id in prompt[:20]])
+        cache.close()
+    np.testing.assert_array_equal(*rows)
+
+
+def test_runs_of_a_few_rows_are_float32(load_model):
+    forward = load_model("tiny-c-q4km", precision="half").runner.forward
+    short, long = (forward.record_trunk("test", rows).shaders for rows in (halves.SHORT_RUN, halves.SHORT_RUN + 1))
+    assert not any("half" in name or "dot2" in name for name in short)
+    assert {"half_rows", "rms_norm_half", "swiglu_half"} <= long
+
+
+def test_weights_of_other_ranges_are_float32(load_model, prompt):
+    rows = [load_model(FLOATS, precision=precision).prefill(prompt) for precision in ("full", "half")]
+    np.testing.assert_array_equal(*rows)
+
+
+def test_ways_to_the_same_logits(load_model, prompt):
+    """Where a prompt is cut changes no more than in float32: rows do not depend on their neighbours."""
+    model = load_model("tiny-c-q4km", kv_type="f32", precision="half")
+    want, cache = model.prefill(prompt[:150]), model.new_cache()
+    for part in (prompt[:3], prompt[3:70], prompt[70:150]):
+        got = model.prefill(part, cache=cache)
+    cache.close()
+    np.testing.assert_allclose(got, want, atol=1e-3 * float(np.sqrt(np.mean(want**2))))
+    np.testing.assert_array_equal(model.prefill(prompt[:150]), want)
+
+
+@pytest.mark.parametrize(("layer", "kind"), [(1, "state of gated delta-net"), (3, "keys or values of full-attention")])
+def test_what_overflows_float32_is_named(tmp_path, layer, kind):
+    """Halves of such rows are NaN, in every product with them."""
+    source = model_path("tiny-c-q4km")
+    info = open_gguf(source).info(f"blk.{layer}.attn_norm.weight")
+    content = bytearray(source.read_bytes())
+    content[info.offset : info.offset + info.num_bytes] = np.full(info.num_bytes // 4, 3e38, np.float32).tobytes()
+    path = tmp_path / "spoilt.gguf"
+    path.write_bytes(content)
+    with vkprefill.load(path, max_context=256, kv_type="f32", precision="half") as model:
+        with pytest.raises(vkprefill.VkPrefillError, match=f"{kind} layer {layer}"):
+            model.prefill([1, 2, 3])
+
+
+LONG = [pytest.param(n, marks=() if n < 3 else pytest.mark.exhaustive) for n in range(len(PROMPTS))]
+
+
+@pytest.mark.parametrize("number", LONG)
+def test_the_same_answer(built_in, built_in_half, number):
+    answers = [vkprefill.generate(m, PROMPTS[number]["user"], sampling=GREEDY) for m in (built_in, built_in_half)]
+    assert answers[0].token_ids == answers[1].token_ids and answers[0].text == answers[1].text
+
+
+@pytest.mark.parametrize("number", LONG)
+def test_the_same_tokens_are_kept(load_model, built_in, built_in_draft, built_in_half, number):
+    ids = built_in.tokenizer.encode(PROMPTS[number]["user"])
+    with vkprefill.load(PATHS["built-in draft"], max_context=4096, precision="half") as half_draft:
+        kept = []
+        for pair in ((built_in, built_in_draft), (built_in_half, half_draft)):
+            spec = vkprefill.SpecPrefill(*pair, SETTINGS)
+            kept.append(spec.score(ids).kept)
+            spec.close()
+    np.testing.assert_array_equal(*kept)
+
+
+def test_speeds_are_told_apart(load_model):
+    full, half = (load_model("tiny-c-q4km", precision=precision) for precision in ("full", "half"))
+    assert calibration._key(full) != calibration._key(half)
+
+
+# -- which precision ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_dot2", "wanted"),
+    [("auto", True, True), ("auto", False, False), ("half", True, True), ("half", False, True), ("full", True, False)],
+)
+def test_choice(precision, has_dot2, wanted):
+    assert takes_halves(precision, has_dot2) is wanted
+
+
+def test_a_detour_is_told_once(device, caplog, monkeypatch):
+    """Not where the device has the instruction, nor in full precision."""
+    file = open_gguf(model_path(FLOATS))
+    config = ModelConfig.from_gguf(file)
+    halves.tell_of_detour.cache_clear()
+    with caplog.at_level(logging.WARNING, "vkprefill"):
+        for features, precision in ((DOT2, "half"), ((), "full"), ((), "half"), ((), "half"), ((), "auto")):
+            monkeypatch.setattr(device, "abilities", Abilities(frozenset(features)))
+            fit(file, config, device, LoadOptions(256, precision=precision))
+    assert [r.getMessage() for r in caplog.records] == [
+        f"precision half: {device.info.name} has no instruction for sums of products of halves; they are converted, "
+        "which gives the same sums and is slower than full"
+    ]
+
+
+def test_unknown_precision():
+    with pytest.raises(vkprefill.RequestError, match="precision: 'bf16', wanted one of auto, full, half"):
+        vkprefill.load(model_path(FLOATS), precision="bf16")

@@ -1,0 +1,190 @@
+"""Products of halves: rows rounded with their power of two (half_rows), and matmul_hybrid for halves.
+
+Three references: the sums in float32 in the kernel's own order, equal bit for bit where weights are halves already; the
+product of the same rounded operands in float64; and the exact product.
+"""
+
+import dataclasses
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from tests.reference import blocks, linear
+from tests.shaders.run_kernel import PROFILES, REDUCTION, KernelRun, check, using_profile
+from vkprefill.engine import kernels
+from vkprefill.engine.halves import FLOAT_LAYOUTS, HalfRows
+
+HALF = 1e-3  # ||difference|| / ||exact||: weights and activations of 11 bits. Measured: 3e-4
+TYPES = [t for t in blocks.TYPES if t.lower() not in FLOAT_LAYOUTS]
+
+
+def half_room(run: KernelRun, width: int, role: str = "scratch") -> HalfRows:
+    """Room for rows of this width, as the engine has it: whole tiles of rows, here wider than needed."""
+    words = -(-width // 32) * 16 + 16
+    rows = -(-run.num_rows // 32) * 32
+    return HalfRows(run.scratch("words", rows, words), run.scratch("factors", run.num_rows))
+
+
+def multiply(device, x, data, weight_type, **how):
+    """x [T, K], rounded on the device, by the matrix [N, K]: the same bits by the instruction for two products, where
+    there is one, and by conversion.
+    """
+    y = _multiply(device, x, data, weight_type, **how)
+    if device.abilities.has_dot2:
+        with mock.patch.object(device, "abilities", dataclasses.replace(device.abilities, features=frozenset())):
+            np.testing.assert_array_equal(_multiply(device, x, data, weight_type, **how), y)
+    return y
+
+
+def _multiply(device, x, data, weight_type, *, add=None, num_rows=None, part_rows=None):
+    """add: what y holds before."""
+    run = KernelRun(device, len(x), num_rows)
+    matrix = run.matrix("w", data, weight_type, part_rows=part_rows)
+    y = run.output("y", matrix.rows) if add is None else run.in_out("y", add)
+    half, given = half_room(run, x.shape[1]), run.input("x", x, pad=True)
+    kernels.half_rows(run.program, given, half)
+    kernels.linear(run.program, given, matrix, y, add=add is not None, half=half)
+    return run.finish()["y"]
+
+
+def check_both(case: str, got: np.ndarray, x: np.ndarray, weight: np.ndarray, before: np.ndarray | float = 0.0) -> None:
+    """Against the product of the rounded operands, and the exact one."""
+    check(f"{case}, operands rounded", got, linear.half_linear(x, weight) + before, REDUCTION)
+    exact = linear.linear(x.astype(float), weight) + before
+    error = np.linalg.norm(got - exact) / max(np.linalg.norm(exact), 1e-300)
+    assert error <= HALF, f"{case}, exact: error {error:.2e}; limit {HALF:.0e}"
+
+
+def lengths(weight_type: str) -> tuple[int, ...]:
+    """K: one sub-block, an odd number of them (half a unit left over), more than a unit; K formats: 1, 3 units."""
+    return (256, 768) if weight_type.endswith("_K") or weight_type == "IQ4_XS" else (32, 96, 352)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("weight_type", TYPES)
+def test_types(device, weight_type):
+    rng = np.random.default_rng(2)
+    for k in lengths(weight_type):
+        data = blocks.random_blocks(rng, 170, k, weight_type, 0.05)
+        x = rng.standard_normal((67, k)).astype(np.float32)
+        got = multiply(device, x, data, weight_type)
+        check_both(f"{weight_type}, K {k}", got, x, blocks.dequantize(data, weight_type))
+
+
+@pytest.mark.parametrize("weight_type", ["F32", "BF16"])
+def test_weights_that_halves_do_not_hold_stay_float32(device, weight_type):
+    rng = np.random.default_rng(2)
+    data, x = blocks.random_blocks(rng, 70, 96, weight_type, 0.05), rng.standard_normal((19, 96)).astype(np.float32)
+    expected = x.astype(float) @ blocks.dequantize(data, weight_type).T
+    check(weight_type, multiply(device, x, data, weight_type), expected, REDUCTION / 10)
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "rows", "k"),
+    [(2, 1, 32), (2, 31, 160), (63, 33, 224), (64, 64, 64), (65, 129, 96), (127, 100, 32), (200, 65, 352)],
+)
+def test_sizes(device, tokens, rows, k, add):
+    rng = np.random.default_rng(rows)
+    data = blocks.random_blocks(rng, rows, k, "Q8_0", 0.1)
+    x, before = (rng.standard_normal((tokens, n)).astype(np.float32) for n in (k, rows))
+    got = multiply(device, x, data, "Q8_0", add=before if add else None, num_rows=tokens + 9)
+    check_both(f"T {tokens}, N {rows}, K {k}, add {add}", got, x, blocks.dequantize(data, "Q8_0"), add * before)
+
+
+@pytest.mark.parametrize("local", [16, 32, 48, 256])
+@pytest.mark.parametrize("tm", [4, 64])
+def test_whatever_the_subgroups(device, local, tm):
+    """Quarters of the workgroup that are less than a subgroup, one, several, and no whole number of them."""
+    rng = np.random.default_rng(local)
+    data = blocks.random_blocks(rng, 300, 96, "Q8_0", 0.1)
+    x = rng.standard_normal((75, 96)).astype(np.float32)
+    with using_profile(device, dataclasses.replace(PROFILES["amd"], half_matmul=(local, tm))):
+        got = multiply(device, x, data, "Q8_0")
+    check_both(f"{local}, {tm}", got, x, blocks.dequantize(data, "Q8_0"))
+
+
+def test_parts(device):
+    rng = np.random.default_rng(4)
+    data = blocks.random_blocks(rng, 150, 256, "Q4_K")
+    x, before = rng.standard_normal((40, 256)).astype(np.float32), rng.standard_normal((40, 150)).astype(np.float32)
+    got = multiply(device, x, data, "Q4_K", add=before, part_rows=64)
+    check_both("Q4_K in 3 parts", got, x, blocks.dequantize(data, "Q4_K"), before.astype(float))
+
+
+def test_sums_bit_for_bit(device):
+    """Float32 sums of exact products, column after column: two multiply-adds for a pair, low half first. Weights that
+    are halves are not rounded, so nothing else is left to differ.
+    """
+    rng = np.random.default_rng(5)
+    data = blocks.random_blocks(rng, 70, 352, "F16", 0.05)
+    x = (rng.standard_normal((37, 352)) * np.exp(rng.uniform(-9, 9, (37, 1)))).astype(np.float32)
+    halves, factors = linear.half_rows(x)
+    x32, weight = halves.astype(np.float32), blocks.dequantize(data, "F16").astype(np.float32)
+    sums = np.zeros((37, 70), np.float32)
+    for k in range(352):
+        sums += x32[:, k, None] * weight[:, k]
+    np.testing.assert_array_equal(multiply(device, x, data, "F16"), sums * factors.astype(np.float32))
+
+
+def test_outliers(device):
+    """Activations that halves alone would not hold: rows far above 65,504 and far below 6e-8, channels 1,000 times the
+    others, a row of zeros, denormal numbers. Each row is judged by itself.
+    """
+    rng = np.random.default_rng(6)
+    data = blocks.random_blocks(rng, 70, 256, "Q4_K", 0.05)
+    x = rng.standard_normal((8, 256))
+    x[:, [3, 200]] *= 1000
+    x = (x * np.array([1, 65504, 1e30, 1e-9, 1e-30, 1e-36, 0, 70])[:, None]).astype(np.float32)
+    weight, got = blocks.dequantize(data, "Q4_K"), multiply(device, x, data, "Q4_K")
+    for t in range(len(x)):
+        check_both(f"row {t}", got[t : t + 1], x[t : t + 1], weight)
+    assert not got[6].any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_shows(device, bad):
+    """In every product with its row, and in no other."""
+    rng = np.random.default_rng(7)
+    data, x = blocks.random_blocks(rng, 70, 256, "Q4_K", 0.05), rng.standard_normal((5, 256)).astype(np.float32)
+    x[2, 77] = bad
+    run = KernelRun(device, 5)
+    matrix, y = run.matrix("w", data, "Q4_K"), run.scratch("y", 5, 70)
+    half, given = half_room(run, 256), run.input("x", x, pad=True)
+    kernels.half_rows(run.program, given, half)
+    kernels.linear(run.program, given, matrix, y, half=half)
+    run.program.run()
+    finite = np.isfinite(y.read())
+    assert not finite[2].any() and finite[[0, 1, 3, 4]].all()
+
+
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 4), (2, 1024), (3, 1028), (65, 36), (7, 9216), (2, 12288)])
+def test_half_rows_bit_for_bit(device, profile, tokens, width):
+    rng = np.random.default_rng(width)
+    x = (rng.standard_normal((tokens, width)) * np.exp(rng.uniform(-60, 60, (tokens, 1)))).astype(np.float32)
+    x *= np.exp(rng.uniform(-15, 0, (1, width))).astype(np.float32)  # down to what are subnormal halves
+    with using_profile(device, profile):
+        run = KernelRun(device, tokens, tokens + 2)
+        words, factors = run.output("words", width // 2, pad=True), run.output("factors")
+        half = HalfRows(words, factors)
+        kernels.half_rows(run.program, run.input("x", x), half)
+        out = run.finish()
+    halves, expected = linear.half_rows(x)
+    np.testing.assert_array_equal(np.ascontiguousarray(out["words"]).view(np.uint16), halves.view(np.uint16))
+    np.testing.assert_array_equal(out["factors"], expected[:, 0].astype(np.float32))
+
+
+def test_greatest_and_least_rows(device):
+    """Powers of two at the ends of what float32 has as normal numbers (a GPU may drop others); ties to even."""
+    rows = [2.0**127, 3.4e38, 2.0**-111, 2.0**-112, 2.0**-124, 0.0, 1.0, 65504.0, 65520.0]
+    x = np.array([[m, -m / 3, m * (0.5 + 2**-12), m * (0.5 + 3 * 2**-12)] for m in rows], np.float32)
+    run = KernelRun(device, len(x))
+    half = HalfRows(run.output("words", 2), run.output("factors"))
+    kernels.half_rows(run.program, run.input("x", x), half)
+    out = run.finish()
+    halves, factors = linear.half_rows(x)
+    np.testing.assert_array_equal(np.ascontiguousarray(out["words"]).view(np.uint16), halves.view(np.uint16))
+    np.testing.assert_array_equal(out["factors"], factors[:, 0].astype(np.float32))
+    assert np.isfinite(halves.astype(float)).all()
