@@ -69,6 +69,16 @@ def test_only_programs_made_meanwhile_are_timed(timed):
     assert [len(run.spans) for run in recording.runs] == [3, 3]
 
 
+def test_a_run_keeps_its_dispatches_when_the_program_grows(timed):
+    with timed.record_times() as recording:
+        target, program = record(timed, 2)
+        program.run()
+        program.fill(target, 9)
+        program.run()
+    assert [len(run.spans) for run in recording.runs] == [2, 3]
+    assert (target.read() == 9).all()
+
+
 def test_what_is_run_is_the_same_with_and_without(timed):
     _, plain = record(timed, 20)
     with timed.record_times():

@@ -85,9 +85,7 @@ class Marks:
         self._recording = recording
         self._pools: list[object] = []
         self._count = 0
-        self._dispatches: list[
-            tuple[str, str, tuple[int, int, int], int, int]
-        ] = []  # Span's first four, mark of its end
+        self._dispatches: tuple[Dispatch, ...] = ()  # the runs so far share it
         self._submissions = 0
 
     def begin_submission(self, sequence) -> None:
