@@ -238,6 +238,8 @@ def test_mix_takes_floats_and_either_half(machine):
     assert same_floats(got, mixed(-a, floats(b).astype(np.float32), np.abs(floats(c)).astype(np.float32)))
     got = machine.each("v_fma_mix_f32 v0, v1, 1.0, neg(0) op_sel_hi:[0,1,0]", a)
     assert same_floats(got, a)
+    got = machine.each("v_fma_mix_f32 v0, v1, lit(0x42800000), neg(lit(0x3fc00000)) op_sel_hi:[0,0,0]", a)
+    assert same_floats(got, mixed(a, np.full_like(a, 64), np.full_like(a, -1.5)))
     got = machine.each("v_fma_mix_f32 v0, v1, v1, v1 clamp", a)
     assert same_floats(got, np.clip(mixed(a, a, a), 0, 1))
 

@@ -116,6 +116,7 @@ static Operand read_operand(const std::string& whole) {
         text = text.substr(1);
     }
     operand.absolute = inside("|", "|") || inside("abs(", ")");
+    inside("lit(", ")");  // a literal where LLVM would read the bare number as another encoding
     if (text.rfind("v", 0) == 0 && (cut_end(text, ".l") || cut_end(text, ".h"))) {
         operand.half = true;
         operand.high = whole.find(".h") != std::string::npos;
