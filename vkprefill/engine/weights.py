@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -196,25 +197,25 @@ def _load_matrix(
     parts = []
     for place, (first, count) in zip(places, part_rows(rows, row_bytes), strict=True):
         words = place.view() if place.visible else None
-
-        def pack(start: int, first: int = first, end: int = first + count, words: np.ndarray | None = words):
-            num_rows = min(step, end - start)
-            at = slice((start - first) * row_bytes // 4, (start - first + padded_rows(num_rows)) * row_bytes // 4)
-            return _pack(file, spec.name, slice(start, start + num_rows), None if words is None else words[at])
-
-        slices = _ahead(pool, pack, range(first, first + count, step))
+        slices = (slice(start, min(start + step, first + count)) for start in range(first, first + count, step))
+        packed = _ahead(pool, partial(_pack, file, spec, words, first), slices)
         if words is None:
-            device.upload(place, slices)
+            device.upload(place, packed)
         else:
-            deque(slices, maxlen=0)
+            deque(packed, maxlen=0)  # which is where they stay
         parts.append(MatrixPart(first, count, place))
     return Matrix(spec.name, layout_of(weight_type).name, rows, columns, tuple(parts))
 
 
-def _pack(file: GGUFFile, name: str, rows: slice, out: np.ndarray | None) -> np.ndarray:
-    check_finite(file, name, rows.start, rows.stop - rows.start)
-    packed = pack_rows(file.data(name)[rows], file.info(name).type, out)
-    file.release(name, rows)
+def _pack(file: GGUFFile, spec: TensorSpec, words: np.ndarray | None, first: int, rows: slice) -> np.ndarray:
+    """Rows of a matrix, packed to their place in `words`, where row `first` is at the start; None: in a new array."""
+    count, weight_type = rows.stop - rows.start, file.info(spec.name).type
+    check_finite(file, spec.name, rows.start, count)
+    if words is not None:
+        row_words = packed_row_bytes(weight_type, spec.shape[1]) // 4
+        words = words[(rows.start - first) * row_words :][: padded_rows(count) * row_words]
+    packed = pack_rows(file.data(spec.name)[rows], weight_type, words)
+    file.release(spec.name, rows)
     return packed
 
 
