@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ POISON = 0x7FA5A5A5  # in registers that nothing was written to
 ADDRESS = 0xFFFF900012340000  # of the test's memory: one whose upper bits are the sign of 48
 NO_DENORMALS, DENORMALS = 0xC0, 0xF0  # FLOAT_MODE: floats' denormals count as 0, or not; halves' always stay
 KINDS = ("valu", "pair", "salu", "smem", "vmem", "lds", "barrier", "nops", "other")
-COUNTS = ("groups", "waves", "out_of_bounds", "smem_bytes", "vmem_bytes", "vmem_lines", "lds_passes", "lds_least")
+COUNTS = tuple(re.findall(r"uint64_t (\w+) = 0;", (SOURCES / "rdna3.h").read_text()))  # of Stats
 
 
 class InterpreterError(Exception):

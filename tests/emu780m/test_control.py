@@ -21,6 +21,7 @@ def test_a_loop(machine):
         s_mov_b32 s3, 0"""
     result = machine.run(lines, s={3: 0})
     assert (result.s(2), result.s(3)) == (10, 45)
+    assert result.counts["branches"] == 10  # taken: 9 back and one forth
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,9 @@ PATTERNS = {
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("options", ["", "bound_ctrl:1", "bound_ctrl:1 fi:1", "fi:1"])
 @pytest.mark.parametrize("masks", [(0xF, 0xF), (0x5, 0xB)])
-def test_dpp(machine, pattern, options, masks):
-    on = on_of(machine)
+@pytest.mark.parametrize("mask", [ON, 2**64 - 1], ids=["some", "all"])
+def test_dpp(machine, pattern, options, masks, mask):
+    on = mask & machine.all
     line = f"v_add_nc_u32_dpp v0, v1, v2 {pattern} row_mask:{masks[0]:#x} bank_mask:{masks[1]:#x} {options}"
     v = {0: lanes_of(machine) + 900, 1: lanes_of(machine) + 100, 2: lanes_of(machine) * 1000}
     got = machine.run(line, v, on=on).v(0)

@@ -1,10 +1,10 @@
 // Scalar ALU on floats, which chips from gfx1150 on have. As the vector operations on floats: denormals are the
 // processor's setting.
-#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "classes.h"
+#include "floats.h"
 #include "halves.h"
 
 namespace rdna3::WAVES {
@@ -21,28 +21,6 @@ using FloatTable = std::map<std::string, FloatRow>;
 
 static u32 fused(u32 a, u32 b, u32 c) {
     return as_bits(__builtin_fmaf(as_float(a), as_float(b), as_float(c)));
-}
-
-static float least(float a, float b) {
-    if (a != a || b != b)
-        return a != a ? b : a;
-    return a < b || (a == b && std::signbit(a)) ? a : b;
-}
-
-static float most(float a, float b) {
-    if (a != a || b != b)
-        return a != a ? b : a;
-    return a > b || (a == b && !std::signbit(a)) ? a : b;
-}
-
-static u32 to_unsigned(float x) {
-    return !(x > 0) ? 0 : x >= 4294967296.0f ? ~0u : (u32)x;
-}
-
-static u32 to_signed(float x) {
-    if (x != x)
-        return 0;
-    return (u32)(x >= 2147483648.0f ? INT32_MAX : x <= -2147483648.0f ? INT32_MIN : (i32)x);
 }
 
 static u32 two_halves(u32 a, u32 b) {
@@ -71,7 +49,7 @@ static void add_conversions(FloatTable& table) {
     table["s_cvt_f32_u32"] = {[](u32 a, u32, u32) { return as_bits((float)a); }, ONE};
     table["s_cvt_f32_i32"] = {[](u32 a, u32, u32) { return as_bits((float)(i32)a); }, ONE};
     table["s_cvt_u32_f32"] = {[](u32 a, u32, u32) { return to_unsigned(as_float(a)); }, ONE};
-    table["s_cvt_i32_f32"] = {[](u32 a, u32, u32) { return to_signed(as_float(a)); }, ONE};
+    table["s_cvt_i32_f32"] = {[](u32 a, u32, u32) { return (u32)to_signed(as_float(a)); }, ONE};
     table["s_cvt_f32_f16"] = {[](u32 a, u32, u32) { return as_bits(half_to_float(a & 0xffff)); }, ONE};
     table["s_cvt_hi_f32_f16"] = {[](u32 a, u32, u32) { return as_bits(half_to_float(a >> 16)); }, ONE};
     table["s_cvt_f16_f32"] = {[](u32 a, u32, u32) { return (u32)to_half(as_float(a)).bits; }, ONE};

@@ -1,5 +1,7 @@
 // The waves of a workgroup: set up, and run in turn from barrier to barrier.
 #pragma once
+#include <cstdlib>
+
 #include "program.h"
 
 namespace rdna3::WAVES {

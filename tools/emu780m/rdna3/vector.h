@@ -1,6 +1,6 @@
 // Vector operations as rows of a table: a function of one lane's values, whose types say what the operands are.
 //
-// float: a float; Half: one half of a register; u32, i32: a word; u16, i16: an integer in one half; Halves: both halves;
+// float: a float; Half: one half of a register; u32, i32: a word; u16, i16: an integer in one half; Halves: both;
 // bool: the lane's bit of a mask (third operand, else VCC). `operation` makes from it a loop over all lanes.
 #pragma once
 #include <map>

@@ -5,26 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "floats.h"
 #include "vector.h"
 
 namespace rdna3::WAVES {
-
-// A NaN loses; -0 is less than 0.
-static inline float least(float a, float b) {
-    if (a != a)
-        return b;
-    if (b != b)
-        return a;
-    return a < b || (a == b && std::signbit(a)) ? a : b;
-}
-
-static inline float most(float a, float b) {
-    if (a != a)
-        return b;
-    if (b != b)
-        return a;
-    return a > b || (a == b && !std::signbit(a)) ? a : b;
-}
 
 static inline float median(float a, float b, float c) {
     if (a != a || b != b || c != c)
@@ -52,16 +36,6 @@ static inline i32 exponent(float x) {
     if (std::isfinite(x))
         (void)frexpf(x, &exponent);
     return exponent;
-}
-
-static inline u32 to_unsigned(float x) {
-    return !(x > 0) ? 0 : x >= 4294967296.0f ? ~0u : (u32)x;
-}
-
-static inline i32 to_signed(float x) {
-    if (x != x)
-        return 0;
-    return x >= 2147483648.0f ? INT32_MAX : x <= -2147483648.0f ? INT32_MIN : (i32)x;
 }
 
 static const double TURN = 2 * M_PI;  // angles are in turns
