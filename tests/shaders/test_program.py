@@ -324,9 +324,12 @@ def test_transfer_of_real_slices(device):
 
 @pytest.mark.parametrize("given", [9, 11])
 def test_upload_of_another_length_is_refused(device, given):
-    buffer = device.buffer("target", (10,))
+    """And nothing is written past the end, where other parts of the buffer are."""
+    buffer = device.buffer("whole", (12,), np.uint32)
+    device.upload(buffer, [np.full(12, 7, np.uint32)])
     with pytest.raises(ValueError, match="target: .* bytes uploaded"):
-        device.upload(buffer.part("target", 0, (10,)) if given < 10 else buffer, [np.zeros(given, np.float32)])
+        device.upload(buffer.part("target", 0, (10,)), [np.zeros(given, np.float32)])
+    assert buffer.read()[10:].tolist() == [7, 7]
     buffer.free()
 
 

@@ -303,12 +303,17 @@ class Device:
         return buffer
 
     def upload(self, buffer: Buffer, slices: Iterable[np.ndarray]) -> None:
-        """Fill a buffer with the concatenation of 4-byte arrays, through a host slice and a copy shader."""
-        offset = buffer.offset
+        """Fill a buffer with the concatenation of 4-byte arrays, through a host slice and a copy shader.
+
+        Raises ValueError where they are not as long as the buffer; nothing is written past its end.
+        """
+        offset, end = buffer.offset, buffer.offset + buffer.num_bytes // 4
         for piece in slices:
             words = np.ascontiguousarray(piece).reshape(-1).view(np.uint32)
             for start in range(0, len(words), UPLOAD_SLICE_BYTES // 4):
                 part = words[start : start + UPLOAD_SLICE_BYTES // 4]
+                if offset + len(part) > end:
+                    raise ValueError(f"{buffer.label}: more bytes uploaded than its {buffer.num_bytes}")
                 self.staging.view()[: len(part)] = part
                 self._copy(self.staging, buffer, 0, offset, len(part))
                 offset += len(part)
