@@ -23,6 +23,7 @@ lint: setup
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/python -m tools.check_figures
+	@.venv/bin/python -m tools.emulated.record
 
 shaders: setup
 	@.venv/bin/python tools/compile_shaders.py

@@ -204,6 +204,11 @@ def delta_rules(row: tuple[str, ...]) -> Expected:
     ]
 
 
+def emulated(row: tuple[str, ...]) -> Expected:
+    chip = data("emu780m.json")[row[0]]
+    return [None, chip["passed"], chip["failed"], len(chip["refused"])]
+
+
 def answers_kept(row: tuple[str, ...]) -> Expected:
     """README.md's summary of the first run of eval_builtin.json."""
     length = int(row[0].replace(",", ""))
@@ -226,6 +231,7 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     ("kernel", "share", "GB/CPU-s", "of the copy"): partial(kernels, phase="decode", rate="gbytes"),
     ("type", "matmul GFLOP/CPU-s", "numpy", "ratio", "matvec GB/CPU-s", "GFLOP/CPU-s", "numpy", "ratio"): products,
     ("tokens", "0.8B, by token", "in chunks", "4B, by token", "in chunks"): delta_rules,
+    ("chip", "GPU", "tests passed", "failed", "refused"): emulated,
     ("prompt tokens", "dense", "chosen by the draft", "random chunks", "first and last chunks")
     + ("dense state, pruned keys", "windows of 512"): answers_kept,
 }

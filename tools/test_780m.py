@@ -2,14 +2,13 @@
 
 Run by `make test-780m`, which has made build/780m before. Two processes at a time, a file of tests each; their output
 is in build/780m/test/. Where the emulator refuses an instruction it ends the process: that test has failed, the rest of
-the file is run in another. A whole run is stored in benchmarks/emu780m.json (tools/emulated/record.py). Exits with 1
-where tests failed.
+the file is run in another. A whole run is stored in benchmarks/emu780m.json (tools/emulated/record.py), a run of
+some files where the shaders are still those of the whole run. Exits with 1 where tests failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import datetime
 import json
 import os
@@ -146,26 +145,33 @@ def processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def entry_of(results: list[Result], seconds: float) -> dict:
-    files: dict[str, collections.Counter] = {}
-    for result in sorted(results, key=lambda result: result.job.file):
-        counts = files.setdefault(result.job.file, collections.Counter(passed=0, failed=0, left_out=0))
-        for outcome in ("passed", "failed"):
-            counts[outcome] += result.count(outcome)
-        counts["failed"] += bool(result.trouble)
+def counts_of(results: list[Result]) -> dict[str, dict]:
+    """By file of tests, all ways in which it ran together."""
+    files: dict[str, dict] = {}
+    for result in sorted(results, key=lambda result: result.job.name):
+        counts = files.setdefault(result.job.file, {"passed": 0, "failed": 0, "left_out": 0, "refused": []})
+        counts["passed"] += result.count("passed")
+        counts["failed"] += result.count("failed") + bool(result.trouble)
         counts["left_out"] = max(counts["left_out"], len(result.left_out))
-    mesa = (FOLDER / "packages.txt").read_text().split("\n")[0].split()[1].rstrip(",")
+        counts["refused"] = sorted({*counts["refused"], *result.refused})
+    return files
+
+
+def entry_of(results: list[Result], seconds: float, before: dict | None = None) -> dict:
+    """before: the entry of the same shaders whose files of tests stay, but for those that ran now."""
+    before = before or {"files": {}, "seconds_of": {}, "seconds": seconds}
+    files = dict(sorted((before["files"] | counts_of(results)).items()))
     return {
         "date": datetime.date.today().isoformat(),
         "command": record.COMMAND,
-        "mesa": mesa,
+        "mesa": (FOLDER / "packages.txt").read_text().split("\n")[0].split()[1].rstrip(","),
         "processor": f"{processor()}, {os.cpu_count()} cores",
-        "seconds": round(seconds),
+        "seconds": round(before["seconds"]),
         "passed": sum(counts["passed"] for counts in files.values()),
         "failed": sum(counts["failed"] for counts in files.values()),
-        "refused": sorted({text for result in results for text in result.refused}),
-        "files": {name: dict(counts) for name, counts in files.items()},
-        "seconds_of": {result.job.name: round(result.seconds, 1) for result in results},
+        "refused": sorted({text for counts in files.values() for text in counts["refused"]}),
+        "files": files,
+        "seconds_of": before["seconds_of"] | {result.job.name: round(result.seconds, 1) for result in results},
         "shaders": record.shader_hashes(),
     }
 
@@ -179,25 +185,26 @@ def stale_reasons(results: list[Result]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.test_780m", description=__doc__.partition("\n")[0])
     parser.add_argument("--chip", default=record.CHIP, help="as tools/emu780m/device/chips.cpp has it")
-    parser.add_argument("files", nargs="*", help="files of tests; nothing is stored then")
+    parser.add_argument("files", nargs="*", help="of tests, in place of all")
     options = parser.parse_args()
     if not PYTHON.exists():
         print("test-780m: error: build/780m is not there; run make setup-780m", file=sys.stderr)
         return 1
-    chosen = [job for job in jobs() if not options.files or job.file in options.files]
+    chosen = [job for job in jobs(options.chip) if not options.files or job.file in options.files]
     if not chosen:
         print(f"test-780m: error: none of these has tests for it: {', '.join(options.files)}", file=sys.stderr)
         return 1
     shaders, start = record.shader_hashes(), time.monotonic()
     results = run_all(chosen, options.chip)
-    entry = entry_of(results, time.monotonic() - start)
-    if not options.files:
-        if stale := stale_reasons(results):
-            print(f"test-780m: error: LEFT_OUT has entries that match nothing: {', '.join(stale)}", file=sys.stderr)
-            return 1
-        if shaders != entry["shaders"]:
-            print("test-780m: error: shaders changed while the tests ran; nothing is stored", file=sys.stderr)
-            return 1
+    before = record.read().get(options.chip) if options.files else None
+    entry = entry_of(results, time.monotonic() - start, before)
+    if not options.files and (stale := stale_reasons(results)):
+        print(f"test-780m: error: LEFT_OUT has entries that match nothing: {', '.join(stale)}", file=sys.stderr)
+        return 1
+    if shaders != entry["shaders"]:
+        print("test-780m: error: shaders changed while the tests ran; nothing is stored", file=sys.stderr)
+        return 1
+    if not options.files or (before and before["shaders"] == shaders):
         record.store(options.chip, entry)
     print(f"{options.chip}: {entry['passed']} passed, {entry['failed']} failed, {entry['seconds']} s")
     return 1 if entry["failed"] else 0

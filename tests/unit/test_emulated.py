@@ -11,7 +11,7 @@ SOURCES = {
     "family/one.comp": '#include "shared.glsl"\nvoid main() {}',
     "family/two.comp": "void main() { barrier(); }",
     "include/shared.glsl": '#include "deeper.glsl"\n',
-    "include/deeper.glsl": "// a comment\n",
+    "include/deeper.glsl": "float x;  // a comment\n",
 }
 
 
@@ -44,7 +44,9 @@ def stored(tmp_path, folder):
 def test_a_record_is_current_until_a_source_changes(stored, folder):
     path, _ = stored
     assert record.complaints(path, folder) == []
-    (folder / "include" / "deeper.glsl").write_text("// another\n")
+    (folder / "include" / "deeper.glsl").write_text("float x;  // another comment\n")
+    assert record.complaints(path, folder) == []
+    (folder / "include" / "deeper.glsl").write_text("float y;\n")
     (complaint,) = record.complaints(path, folder)
     assert complaint.endswith("not run there as they are now: one; run: make test-780m")
     (folder / "family" / "new.comp").write_text("void main() {}")
@@ -126,7 +128,7 @@ def test_what_the_emulator_refuses_fails_one_test_and_the_rest_is_run(tmp_path, 
     (tmp_path / "packages.txt").write_text("mesa 26.2.6-1, as pinned\n")
     entry = json.loads(json.dumps(runner.entry_of([result], seconds=1.4)))
     assert (entry["passed"], entry["failed"], entry["mesa"]) == (2, 1, "26.2.6-1")
-    assert entry["refused"] == result.refused
+    assert entry["refused"] == entry["files"]["tests/some.py"]["refused"] == result.refused
 
 
 def test_another_end_of_the_process_is_told(tmp_path, monkeypatch):
@@ -141,3 +143,13 @@ def test_entries_of_tests_left_out_must_match(tmp_path, monkeypatch):
     reasons = {"tests/some.py::test_1": "why", "tests/some.py::test_2": "why", "tests/unit/gone.py": "why"}
     monkeypatch.setattr(runner, "LEFT_OUT", reasons)
     assert runner.stale_reasons([result]) == ["tests/some.py::test_2", "tests/unit/gone.py"]
+
+
+def test_a_run_of_some_files_leaves_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "FOLDER", tmp_path)
+    (tmp_path / "packages.txt").write_text("mesa 26.2.6-1, as pinned\n")
+    first = [runner.Result(jobs.Job(file), tmp_path, {"t": "failed"}, refused=["some"]) for file in ("a.py", "b.py")]
+    second = [runner.Result(jobs.Job("b.py", waves=waves), tmp_path, {"t": "passed"}) for waves in (32, 64)]
+    entry = runner.entry_of(second, 5, runner.entry_of(first, 100))
+    assert {file: counts["passed"] for file, counts in entry["files"].items()} == {"a.py": 0, "b.py": 2}
+    assert (entry["passed"], entry["failed"], entry["seconds"], entry["refused"]) == (2, 1, 100, ["some"])

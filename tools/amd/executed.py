@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from tools.amd.counts import kernel_of, work_of
 from tools.compile_shaders import ONE, SHADERS, VARIANTS
 from tools.make_model import make_model
 from tools.model.shapes import make_config
+from tools.shader_sources import source_text
 from vkprefill.engine.sizes import PAGE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,22 +114,12 @@ def load_record() -> dict:
 # ---- staleness ------------------------------------------------------------------------------------------------------
 
 
-def _text(path: Path) -> str:
-    """A source without comments and indentation, its includes in place."""
-    lines = (re.sub(r"\s*//.*", "", line).strip() for line in path.read_text().splitlines())
-    return "\n".join(
-        _text(SHADERS / "include" / m[1]) if (m := re.fullmatch(r'#include "(.+)"', line)) else line
-        for line in lines
-        if line
-    )
-
-
 def source_digest(shader: str) -> str:
     """Of a compiled shader's source with includes and definitions, comments left out, whichever compiler made it."""
     for path in SHADERS.rglob("*.comp"):
         for suffix, defines in VARIANTS.get(path.stem, ONE).items():
             if path.stem + suffix == shader:
-                return hashlib.sha256("\n".join([*defines, _text(path)]).encode()).hexdigest()[:16]
+                return hashlib.sha256("\n".join([*defines, source_text(path, SHADERS)]).encode()).hexdigest()[:16]
     return ""
 
 

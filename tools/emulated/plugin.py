@@ -43,5 +43,6 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A skip is a failure: what cannot run is left out by name."""
     if report.when == "call" or not report.passed:
-        say(test=report.nodeid, outcome=report.outcome)
+        say(test=report.nodeid, outcome="passed" if report.passed else "failed")

@@ -9,41 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+from tools.shader_sources import SHADERS, source_text
+
 ROOT = Path(__file__).resolve().parents[2]
-SHADERS = ROOT / "shaders"
 RECORD = ROOT / "benchmarks" / "emu780m.json"
 CHIP = "gfx1103"  # the one whose entry must be current
 COMMAND = "make test-780m"
 
-INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
-
-
-def sources_of(shader: Path, folder: Path = SHADERS) -> Iterator[Path]:
-    """The shader's file and those it includes, each once."""
-    found, waiting = set(), [shader]
-    while waiting:
-        path = waiting.pop()
-        if path in found:
-            continue
-        found.add(path)
-        yield path
-        waiting += [folder / "include" / name for name in INCLUDE.findall(path.read_text())]
-
 
 def shader_hashes(folder: Path = SHADERS) -> dict[str, str]:
-    """By name of the shader; comments count, since only a compiler could tell what they are."""
-    hashes = {}
-    for shader in sorted(folder.rglob("*.comp")):
-        digest = hashlib.sha256()
-        for path in sorted(sources_of(shader, folder)):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-        hashes[shader.stem] = digest.hexdigest()[:16]
-    return hashes
+    """By name of the shader; comments do not count."""
+    return {
+        path.stem: hashlib.sha256(source_text(path, folder).encode()).hexdigest()[:16]
+        for path in sorted(folder.rglob("*.comp"))
+    }
 
 
 def read(path: Path = RECORD) -> dict[str, dict]:
