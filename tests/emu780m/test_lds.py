@@ -133,6 +133,7 @@ def test_addresses_outside_are_refused(machine, line):
         ("b64 v[2:3]", 8, 2),
         ("b64 v[2:3]", 128, 32),
         ("b128 v[2:5]", 16, 4),
+        ("b128 v[2:5]", 0, 4),  # one for each 8 lanes
         ("b128 v[2:5]", 144, 4),  # 36 words: the next lane begins 4 banks on
         ("b128 v[2:5]", 128, 32),
     ],

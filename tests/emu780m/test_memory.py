@@ -70,6 +70,17 @@ def test_a_word_that_is_partly_outside_is_outside(machine):
     assert not result.v(2).any() and not result.v(3).any()
 
 
+def test_the_scalar_offset_counts_in_the_range_check(machine):
+    result = machine.run("buffer_load_b32 v2, off, s[8:11], s4", s=descriptor(64) | {4: 64}, memory=words_of_memory())
+    assert result.counts["out_of_bounds"] == machine.lanes
+
+
+def test_a_load_across_two_lines_touches_both(machine):
+    s = descriptor(512, offset=-ADDRESS % 128)
+    result = machine.run("buffer_load_b128 v[2:5], off, s[8:11], 0 offset:120", s=s, memory=words_of_memory())
+    assert result.counts["vmem_lines"] == 2
+
+
 def test_records(machine):
     """With a stride and an index the number of records is the limit."""
     memory = words_of_memory()
