@@ -45,8 +45,11 @@ def main() -> None:
     if arguments.update and arguments.only:
         sys.exit("amd_compile: --update stores whole tables, not with --only")
     wanted = cases(DOT2 if arguments.newest else frozenset())
+    chosen = [case for case in wanted if case["shader"].startswith(arguments.only)]
+    if not chosen:
+        sys.exit(f"amd_compile: --only: no shader's name starts with {arguments.only!r}")
     try:
-        table = compile_all(icd, arguments.family, [c for c in wanted if c["shader"].startswith(arguments.only)])
+        table = compile_all(icd, arguments.family, chosen)
     except RuntimeError as error:
         sys.exit(f"amd_compile: {error}")
     print(json.dumps(table, indent=1)) if arguments.json else show(table)

@@ -17,8 +17,9 @@ from tools.amd.executed import RECORD, execute, load_record, store
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--update", action="store_true", help=f"store the counts in {RECORD.parent.name}/{RECORD.name}")
-    parser.add_argument("--stored", action="store_true", help="print the stored counts, run nothing")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--update", action="store_true", help=f"store the counts in {RECORD.parent.name}/{RECORD.name}")
+    group.add_argument("--stored", action="store_true", help="print the stored counts, run nothing")
     arguments = parser.parse_args()
     try:
         record = load_record() if arguments.stored else execute()

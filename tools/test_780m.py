@@ -184,16 +184,17 @@ def stale_reasons(results: list[Result]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.test_780m", description=__doc__.partition("\n")[0])
-    parser.add_argument("--chip", default=record.CHIP, help="as tools/emu780m/device/chips.cpp has it")
+    parser.add_argument("--chip", default=record.CHIP, choices=record.chips(), help="(default: %(default)s)")
     parser.add_argument("files", nargs="*", help="of tests, in place of all")
     options = parser.parse_args()
     if not PYTHON.exists():
         print("test-780m: error: build/780m is not there; run make setup-780m", file=sys.stderr)
         return 1
-    chosen = [job for job in jobs(options.chip) if not options.files or job.file in options.files]
-    if not chosen:
-        print(f"test-780m: error: none of these has tests for it: {', '.join(options.files)}", file=sys.stderr)
+    known = list(jobs(options.chip))
+    if unknown := sorted(set(options.files) - {job.file for job in known}):
+        print(f"test-780m: error: no files of tests for it: {', '.join(unknown)}", file=sys.stderr)
         return 1
+    chosen = [job for job in known if not options.files or job.file in options.files]
     shaders, start = record.shader_hashes(), time.monotonic()
     results = run_all(chosen, options.chip)
     before = record.read().get(options.chip) if options.files else None

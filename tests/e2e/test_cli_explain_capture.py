@@ -179,7 +179,11 @@ def test_output_to_what_is_no_file(cli_here, writing):
     arguments, path = writing
     assert_error(cli_here(*arguments, "/dev/null"), "/dev/null: cannot be written: it is not a regular file")
     assert_error(cli_here(*arguments, path.parent.parent), "it is not a regular file")
-    assert_error(cli_here(*arguments, ""), "cannot be written")
+    reading, writing_end = os.pipe()
+    assert_error(cli_here(*arguments, f"/proc/{os.getpid()}/fd/{writing_end}"), "it is not a regular file")
+    os.close(reading), os.close(writing_end)
+    for name in ("", "-"):
+        assert_error(cli_here(*arguments, name), f"{name!r}: cannot be written: it names no file")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 

@@ -31,6 +31,7 @@ def test_inspect(cli, name):
 def test_inspect_for_people(cli):
     outcome = cli("inspect", "-m", TINY)
     assert outcome.code == 0 and "total" in outcome.out and "kv_cache" in outcome.out
+    assert "tokens, precision half (" in cli("inspect", "-m", TINY, "--precision", "half").out
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,8 @@ def test_inspect_has_the_bill_of_the_device(cli, gpu, options):
     given = {sizes[name]: value for name, value in zip(options[::2], options[1::2], strict=True)}
     given |= {name: int(value) for name, value in given.items() if value.isdecimal()}
     with vkprefill.load(TINY, **given) as model:
-        assert shown["device"] == model.device.info.name and shown["prefill_chunk"] >= model.prefill_chunk
+        assert shown["device"] == model.device.info.name and shown["precision"] == model.precision
+        assert shown["prefill_chunk"] >= model.prefill_chunk
         if shown["prefill_chunk"] == model.prefill_chunk and shown["max_context"] == model.max_context:
             assert shown["memory"] == {**asdict(model.memory), "total": model.memory.total}
 

@@ -1,9 +1,12 @@
 """What tools/test_780m.py makes of its runs, and when the stored ones are out of date."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
+from tools import amd_compile, amd_execute
 from tools import test_780m as runner
 from tools.emulated import jobs, record
 
@@ -153,3 +156,39 @@ def test_a_run_of_some_files_leaves_the_others(tmp_path, monkeypatch):
     entry = runner.entry_of(second, 5, runner.entry_of(first, 100))
     assert {file: counts["passed"] for file, counts in entry["files"].items()} == {"a.py": 0, "b.py": 2}
     assert (entry["passed"], entry["failed"], entry["seconds"], entry["refused"]) == (2, 1, 100, ["some"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--chip", "gfx9"], "argument --chip: invalid choice: 'gfx9' (choose from"),
+        (["tests/shaders/test_rms_norm.py", "tests/unit/gone.py"], "no files of tests for it: tests/unit/gone.py"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_anything_runs(options, message, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "run_all", None)
+    monkeypatch.setattr(runner, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(sys, "argv", ["test_780m", *options])
+    try:
+        assert runner.main() == 1
+    except SystemExit as end:
+        assert end.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_chips_are_the_emulator_s():
+    assert record.CHIP in record.chips() and "gfx1150" in record.chips()
+
+
+@pytest.mark.parametrize(
+    ("tool", "options", "message"),
+    [
+        (amd_compile, ["--newest", "--only", "gone"], "--only: no shader's name starts with 'gone'"),
+        (amd_execute, ["--stored", "--update"], "argument --update"),
+    ],
+)
+def test_wishes_of_the_compiler_s_tools_are_not_passed_over(tool, options, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tool", *options])
+    with pytest.raises(SystemExit) as end:
+        tool.main()
+    assert message in f"{end.value.code} {capsys.readouterr().err}"

@@ -62,7 +62,8 @@ def _run_child(icd: Path | None, family: str, jobs: list[dict], *, wave64: bool 
             text=True,
             timeout=CHILD_TIMEOUT,
         )
-        output, error = done.stdout, done.returncode and f"status {done.returncode}: {done.stderr.strip()[-300:]}"
+        last = done.stderr.strip().rpartition("\n")[2][-300:]
+        output, error = done.stdout, done.returncode and f"status {done.returncode}: {last}"
     except subprocess.TimeoutExpired as expired:
         output, error = (expired.stdout or b"").decode(), f"not ready after {CHILD_TIMEOUT} s"
     yield from (json.loads(line) for line in output.splitlines() if line.startswith("{"))

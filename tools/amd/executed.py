@@ -94,7 +94,8 @@ def run(jobs: list[dict], folder: str) -> tuple[dict, list[list[dict]]]:
         raise RuntimeError(f"the emulated device was not ready after {TIMEOUT} s") from None
     about, *rows = map(json.loads, done.stdout.splitlines() or ["{}"])
     if done.returncode or len(rows) != len(jobs):
-        raise RuntimeError(f"the emulated device failed, status {done.returncode}: {done.stderr.strip()[-300:]}")
+        last = done.stderr.strip().rpartition("\n")[2][-300:]
+        raise RuntimeError(f"the emulated device failed, status {done.returncode}: {last}")
     return about, [[row for row in some if row["program"] in PROGRAMS] for some in rows]
 
 

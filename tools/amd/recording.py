@@ -15,8 +15,8 @@ from gguf import GGMLQuantizationType as TensorType
 
 from tools.model.shapes import make_config
 from vkprefill.benchmark.kernels import ceiling_programs
+from vkprefill.engine import memory, weights
 from vkprefill.engine import model as model_module
-from vkprefill.engine import weights
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import Best
@@ -139,7 +139,8 @@ def load_recording(
         "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=())),
     }
     opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen, features))
-    with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened:
+    untold = mock.patch.object(memory, "tell_of_detour")  # nothing runs
+    with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened, untold:
         return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type, precision=precision)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "benchmarks" / "emu780m.json"
 CHIP = "gfx1103"  # the one whose entry must be current
 COMMAND = "make test-780m"
+CHIPS = ROOT / "tools" / "emu780m" / "device" / "chips.cpp"
+
+
+def chips() -> list[str]:
+    """Names of those that the emulator knows."""
+    return re.findall(r'\.target = "(\w+)"', CHIPS.read_text())
 
 
 def shader_hashes(folder: Path = SHADERS) -> dict[str, str]:

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
     chunk = args.batch_size or (chunk_for(config, profile) if device else profile.prefill_chunk)
     half = takes_halves(args.precision, info is None or abilities(info.index).has_dot2)
+    precision = "half" if half else "full"
     sizes = Sizes(config, profile, context, kv_type(args), chunk, half)
     if info and args.ctx_size is not None:
         check_context(sizes, info)
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
                     "config": asdict(config),
                     "max_context": context,
                     "prefill_chunk": chunk,
+                    "precision": precision,
                     "device": device,
                     "memory": {**asdict(bill), "total": bill.total},
                     "state_copy": bill.state_copy,
@@ -80,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
             value = f"{len(config.linear_layers)} linear_attention, {len(attention)} full_attention {attention}"
         print(f"  {name:24} {value}")
     print(
-        f"memory for a context of {context} tokens, KV cache {kv_type(args)}, prefill in steps of {chunk} tokens "
-        f"({f'on {device}' if device else 'no Vulkan device here: the most that any takes'}):"
+        f"memory for a context of {context} tokens, KV cache {kv_type(args)}, prefill in steps of {chunk} tokens, "
+        f"precision {precision} ({f'on {device}' if device else 'no Vulkan device here: the most that any takes'}):"
     )
     for name, num_bytes in {**asdict(bill), "total": bill.total}.items():
         print(f"  {name:24} {num_bytes / 2**20:12,.2f} MiB")

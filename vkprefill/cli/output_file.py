@@ -19,14 +19,18 @@ class OutputFile:
     """
 
     def __init__(self, path: str | Path) -> None:
+        self._given = str(path)
         self.path = Path(path)
         self._target = self._temporary = self.path
 
     def __enter__(self) -> OutputFile:
         """Raises RequestError for a path that cannot be written."""
+        if self._given in ("", "-"):
+            hint = ", ./- would" if self._given else ""
+            raise RequestError(f"{self._given!r}: cannot be written: it names no file{hint}")
         try:
             self._target = self.path.resolve()  # a symbolic link stays one
-            if os.path.lexists(self._target):
+            if os.path.exists(self.path):  # the target of /dev/stdout may be no path
                 self._check_existing()
             self._temporary = self._target.parent / f".vkprefill-{secrets.token_hex(8)}.tmp"
             os.close(os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
@@ -47,9 +51,9 @@ class OutputFile:
         self._temporary.unlink(missing_ok=True)
 
     def _check_existing(self) -> None:
-        if not stat.S_ISREG(self._target.stat().st_mode):
+        if not stat.S_ISREG(self.path.stat().st_mode):
             raise RequestError(f"{self.path}: cannot be written: it is not a regular file")
-        if not os.access(self._target, os.W_OK):
+        if not os.access(self.path, os.W_OK):
             raise RequestError(f"{self.path}: cannot be written: it is write-protected")
 
     def _error(self, error: Exception) -> RequestError:
