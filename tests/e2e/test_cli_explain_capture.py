@@ -2,18 +2,21 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import stat
 import subprocess
 import time
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vkprefill
-from tests.e2e.conftest import COMMAND, PATIENCE_S, ROOT
+from tests.e2e.conftest import COMMAND, PATIENCE_S, ROOT, TINY
 from vkprefill.generation.generate import encode_prompt
 
 FILLER = "The office and the bridge were kept behind the market. A warm wind came from the market. "
@@ -185,6 +188,23 @@ def test_output_to_what_is_no_file(cli_here, writing):
     for name in ("", "-"):
         assert_error(cli_here(*arguments, name), f"{name!r}: cannot be written: it names no file")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_output_to_a_file_that_is_read_or_written_too(cli_here, tmp_path):
+    model, text = tmp_path / "model.gguf", tmp_path / "text.txt"
+    shutil.copy(TINY, model)
+    text.write_text("a prompt")
+    (tmp_path / "link").symlink_to(text)
+    generate = ("generate", "-m", model, "-f", text, "-n", "1")
+    for args, message in [
+        ((*generate, "--trace", model), "--trace: found .*model.gguf, wanted another file than that of --model"),
+        ((*generate, "--trace", tmp_path / "link"), "--trace: found .*link, wanted another file than that of --file"),
+        (("capture", "-f", text, "-o", text), "--output: found .*text.txt, wanted another file than that of --file"),
+        (("bench", "--profile", "--json", "x", "--trace", "./x"), "--trace: found ./x, wanted .* that of --json"),
+    ]:
+        outcome = cli_here(*map(str, args))
+        assert outcome.code == 1 and re.search(message, outcome.err), outcome.err
+    assert text.read_text() == "a prompt" and model.read_bytes() == Path(TINY).read_bytes()
 
 
 def test_output_through_a_link_keeps_the_link(cli, writing):

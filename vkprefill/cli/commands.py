@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from vkprefill.cli.common import notice
 from vkprefill.cli.interrupt import INTERRUPTED
+from vkprefill.cli.output_file import check_apart
 from vkprefill.display import one_line
 from vkprefill.engine.sizes import check_sizes
 from vkprefill.errors import VkPrefillError
@@ -44,6 +45,7 @@ def run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
             return 1
         if "ctx_size" in args:
             check_sizes(args.ctx_size, args.batch_size, ("-c", "-b"))
+        check_apart(args)
         code = args.run(args)
         sys.stdout.flush()
         return code

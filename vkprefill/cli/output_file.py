@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import secrets
 import stat
@@ -10,6 +11,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vkprefill.errors import RequestError
+
+READ, WRITTEN = ("model", "model_draft", "file"), ("json", "trace", "output", "plot", "html", "report")
+
+
+def check_apart(args: argparse.Namespace) -> None:
+    """Raises RequestError for a file to be written that is also one of those read, or to be written twice."""
+    option_of: dict[str, str] = {}
+    for option in (*READ, *WRITTEN):
+        path = getattr(args, option, None)
+        if not isinstance(path, str) or path == "-" or "\0" in path:
+            continue
+        name, place = f"--{option.replace('_', '-')}", os.path.realpath(path)
+        if option in WRITTEN and place in option_of:
+            raise RequestError(f"{name}: found {path}, wanted another file than that of {option_of[place]}")
+        option_of[place] = name
 
 
 class OutputFile:
