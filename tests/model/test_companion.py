@@ -1,4 +1,4 @@
-"""The same bits whoever opens the device: the native companion, with every feature on, or kp."""
+"""The same bits in float32 whoever opens the device: the native companion, with every feature on, or kp."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from vkprefill.cli.common import demo_path
 
 digest = hashlib.sha256()
 for name in sys.argv[1:]:
-    with vkprefill.load(demo_path(name), max_context=512) as model:
+    with vkprefill.load(demo_path(name), max_context=512, precision="full") as model:
         ids = np.arange(150) * 7 % model.config.vocab_size
         cache = model.new_cache()
         digest.update(model.prefill(ids, cache=cache).tobytes())
