@@ -146,3 +146,9 @@ def test_a_newer_turn_ends_the_one_before(built_in, session):
     assert newer.token_ids == fresh(built_in, messages)
     messages.append({"role": "assistant", "content": newer.text})
     ask(session, messages, QUESTIONS[1])
+
+
+@pytest.mark.parametrize("messages", ["Hello", 3, None, ["Hello"], [None], {"role": "user"}], ids=repr)
+def test_what_are_no_messages(session, messages):
+    with pytest.raises(vkprefill.RequestError, match="^messages: wanted a list of objects with role and content$"):
+        session.generate(messages)

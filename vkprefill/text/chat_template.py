@@ -46,7 +46,11 @@ THOUGHT_KEYS = REASONING_KEYS[:2]  # under which `_normalised` gives it
 
 
 def begun_answer(messages: Sequence[Mapping[str, object]]) -> bool:
-    """Whether the last message is the beginning of the answer: the assistant's, with text, and no call of a tool."""
+    """Whether the last message is the beginning of the answer: the assistant's, with text, and no call of a tool.
+
+    Raises RequestError for what are no messages.
+    """
+    _check_messages(messages)
     last = messages[-1] if messages else {}
     has_text = any(last.get(key) for key in ("content", *REASONING_KEYS))
     return last.get("role") == "assistant" and has_text and not last.get("tool_calls")
@@ -144,8 +148,7 @@ class ChatTemplate:
         kwargs: dict[str, object],
     ) -> tuple[str, str]:
         """The rendering with its markers, and the marker."""
-        if not _is_list_of_objects(messages):
-            raise RequestError("messages: wanted a list of objects with role and content")
+        _check_messages(messages)
         if tools is not None and not _is_list_of_objects(tools):
             raise RequestError("tools: wanted a list of objects")
         variables = _plain({"tools": tools, "documents": None, **kwargs})
@@ -291,6 +294,11 @@ class _Renderer:
 def _end_process(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
+
+
+def _check_messages(messages: object) -> None:
+    if not _is_list_of_objects(messages):
+        raise RequestError("messages: wanted a list of objects with role and content")
 
 
 def _is_list_of_objects(value: object) -> bool:
