@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t GIB = 1ull << 30;
 
-// Numbers of data sheets and of public drivers. Family, external_rev and gfx_version bear on what is compiled, the others
+// Numbers as public drivers and descriptions give them. Family, external_rev and gfx_version bear on what is compiled, the others
 // on what the driver reports.
 constexpr Chip CHIPS[] = {
     {
