@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint64_t GIB = 1ull << 30;
 
-// Numbers as public drivers and descriptions give them. Family, external_rev and gfx_version bear on what is compiled, the others
-// on what the driver reports.
+// Numbers as public drivers and descriptions give them. Family, external_rev and gfx_version bear on what is compiled,
+// the others on what the driver reports.
 constexpr Chip CHIPS[] = {
     {
         .target = "gfx1103",

@@ -1,4 +1,4 @@
-// What RADV calls of libdrm and libdrm_amdgpu, answered for the emulated chip: preloaded, these come before the real ones.
+// What RADV calls of libdrm and libdrm_amdgpu, answered for the emulated chip: preloaded, these come before the real.
 // One lock around all: drivers call from several threads, and a submission is carried out in the thread that makes it.
 #include "addresses.h"
 #include "chips.h"

@@ -107,7 +107,7 @@ void describe_compute_units(drm_amdgpu_info_device& d) {
     d.cu_active_number = chip().shader_engines * ARRAYS_PER_ENGINE * chip().compute_units_per_array;
     d.cu_ao_mask = mask;
     for (uint32_t engine = 0; engine < chip().shader_engines; engine++) {
-        for (uint32_t array = 0; array < ARRAYS_PER_ENGINE; array++)  // engines from the fifth on: behind the first four
+        for (uint32_t array = 0; array < ARRAYS_PER_ENGINE; array++)  // the fifth and later: behind the first four
             d.cu_bitmap[engine % 4][array + engine / 4 * 2] = mask;
     }
     d.num_rb_pipes = 4 * chip().shader_engines;
