@@ -8,72 +8,23 @@ execution must be of the shaders that are here. Prints what differs; exits with 
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 
+from tools.figures.compare import BENCHMARKS, NUMBER, ROOT, Table, agrees, data, tables
+from tools.figures.shaders import bound_differences, compiled_differences, executed_differences
 from vkprefill.benchmark.record import Record
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.report import COLUMNS, Cell, rows
 
-ROOT = Path(__file__).resolve().parents[1]
-BENCHMARKS = ROOT / "benchmarks"
 DOCUMENTS = (ROOT / "README.md", BENCHMARKS / "README.md", BENCHMARKS / "eval_builtin.md")
-NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 Expected = list[float | str | None]  # of a row's cells: a figure, a text, or nothing to look up
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of a document. command: the last line before it that is one, indented as code."""
-
-    document: str
-    line: int
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    command: str
-
-
-def tables(text: str, document: str) -> Iterator[Table]:
-    lines = text.splitlines()
-    command, start = "", 0
-    for i, line in enumerate([*lines, ""]):
-        if line.startswith("|"):
-            continue
-        if i > start + 1:
-            header, _, *body = (tuple(map(str.strip, row.strip()[1:-1].split("|"))) for row in lines[start:i])
-            yield Table(document, start + 1, header, tuple(body), command)
-        start = i + 1
-        if line.startswith("    "):
-            command = line.strip()
-
-
-def agrees(cell: str, value: float, *, round_numbers: bool = False) -> bool:
-    """Whether the first number in `cell` is the value, rounded to the digits shown.
-
-    round_numbers: the zeros that a whole number ends in do not count, so that 5,200 stands for 5,176.
-    """
-    found = NUMBER.search(cell)
-    if found is None:
-        return False
-    text = found.group().replace(",", "")
-    digits = len(text.partition(".")[2]) if "." in text else 0
-    if round_numbers and not digits:
-        digits = len(text.rstrip("0")) - len(text)
-    return abs(float(text) - value) <= 0.5 * 10.0**-digits * (1 + 1e-9)
-
-
 # ---- the records ----------------------------------------------------------------------------------------------------
-
-
-@cache
-def data(name: str) -> dict:
-    return json.loads((BENCHMARKS / name).read_text())
 
 
 def figure(record: str, name: str, unit: str) -> float:
@@ -275,95 +226,6 @@ def evaluation_differences(table: Table) -> Iterator[str]:
     wanted = [tuple(row) for row in rows([Cell(**cell) for cell in runs[0]["cells"]])]
     if wanted != list(table.rows):
         yield f"{where}: is not the table of eval_builtin.json's run of: {table.command}"
-
-
-# ---- what is said of compiled shaders -------------------------------------------------------------------------------
-
-
-# By version of Mesa that issues in pairs. 26 pairs less in the form that the profile does not take.
-FEW_INSTRUCTIONS = {
-    "25": r"matmul_(hybrid_)?(q4_k|q5_k|q6_k|q8_0)",
-    "26": r"matmul_hybrid_(q4_k|q5_k|q6_k|q8_0)",
-}
-MOST_VALU = {32: 0.65, 64: 1.15}  # by wave: pairs count once, and only waves of 32 have them
-
-
-def compiled_differences(documents: dict[str, str]) -> Iterator[str]:
-    """amd_compile.json against what README.md says of it, and what holds for every stored table."""
-    stored = data("amd_compile.json")["tables"]
-    newest = max((t["mesa"] for t in stored), key=lambda mesa: [int(n) for n in mesa.split(".")])
-    pipelines = [(t["mesa"], p) for t in stored for p in t["pipelines"]]
-    for mesa, p in pipelines:
-        name = f"amd_compile.json, Mesa {mesa}: {p['shader']} {p['constants']}"
-        if p["vgpr_spills"]:
-            yield f"{name}: {p['vgpr_spills']} vector registers spilled, wanted none"
-        if p["shader"].startswith("matmul_") and (p["sgpr_spills"] or p["seconds"] > 2):
-            yield f"{name}: {p['sgpr_spills']} scalar registers spilled, {p['seconds']} s; wanted none, at most 2 s"
-        valu = p.get("loops", {}).get("loop", {}).get("valu", 0.0)
-        few = FEW_INSTRUCTIONS.get(mesa.partition(".")[0], "")
-        if re.fullmatch(few, p["shader"]) and valu > MOST_VALU[p["wave"]]:
-            yield f"{name}: {valu} vector instructions a multiply-add, wanted at most {MOST_VALU[p['wave']]}"
-    latest = [p for mesa, p in pipelines if mesa == newest and p["shader"].startswith("matmul_hybrid_")]
-    latest = [p for p in latest if p["wave"] == 32 and "loops" in p and "_half_" not in p["shader"]]
-    dot2 = [p for p in latest if "_dot2_" in p["shader"]]
-    latest = [p for p in latest if p not in dot2]
-    valu, valu2 = ([p["loops"]["loop"]["valu"] for p in some] for some in (latest, dot2))
-    yield from said(
-        documents["README.md"],
-        r"by the instruction for products of halves (\d+) waves, ([\d.]+) to ([\d.]+)\.",
-        [min(p["waves"] for p in dot2), min(valu2), max(valu2)],
-    )
-    yield from said(
-        documents["README.md"],
-        r"no spills, (\d+) waves for the matmuls, ([\d.]+) to ([\d.]+) vector instructions per multiply-add",
-        [min(p["waves"] for p in latest), min(valu), max(valu)],
-    )
-
-
-def executed_differences(documents: dict[str, str]) -> Iterator[str]:
-    """executed_780m.json against the shaders, and accesses out of bounds in it."""
-    from tools.amd import executed
-
-    record = executed.load_record()
-    if old := executed.stale(record):
-        yield f"executed_780m.json: other sources than now: {', '.join(old)}; run: python -m tools.amd_execute --update"
-    for model, kernels in record["models"].items():
-        for row in kernels:
-            if row["outside"]:
-                yield f"executed_780m.json, {model}: {row['shader']}: {row['outside']} accesses out of bounds"
-
-
-def bound_differences(documents: dict[str, str]) -> Iterator[str]:
-    """BOUND_780M.md against amd_compile.json and executed_780m.json, README.md against BOUND_780M.md."""
-    from benchmarks import bound_780m
-
-    text = bound_780m.DOCUMENT.read_text()
-    begin, end = bound_780m.MARKS
-    if text.partition(begin)[2].partition(end)[0].strip() != bound_780m.tables().strip():
-        yield "BOUND_780M.md: not the tables of its records; run: python -m benchmarks.bound_780m --write"
-    summaries = [table for table in tables(text, "BOUND_780M.md") if table.header == bound_780m.SUMMARY]
-    speed, half = ({(r[0], r[1].split()[0]): r[-1] for r in table.rows if r[2] == "0"} for table in summaries)
-    yield from said(
-        documents["README.md"],
-        r"With products of halves ([\d,]+) and ([\d,]+) of prefill",
-        [float(half[model, "prefill"].replace(",", "")) for model in ("0.8B", "4B")],
-    )
-    yield from said(
-        documents["README.md"],
-        r"([\d,]+) tokens/s of prefill and (\d+) of decode for the 0.8B, (\d+) and (\d+) for the\s+4B",
-        [float(speed[model, phase].replace(",", "")) for model in ("0.8B", "4B") for phase in ("prefill", "step")],
-    )
-
-
-def said(text: str, pattern: str, values: list[float]) -> Iterator[str]:
-    """README.md's numbers in a sentence, which may be rounded."""
-    found = re.search(pattern.replace(" ", r"\s+"), text)
-    if found is None:
-        yield f"README.md: does not say: {pattern}"
-        return
-    for number, value in zip(found.groups(), values, strict=True):
-        if not agrees(number, value, round_numbers=True):
-            yield f"README.md: {found.group()!r}: found {number}, the record has {value:.6g}"
 
 
 # ---- the records themselves -----------------------------------------------------------------------------------------

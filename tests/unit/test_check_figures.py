@@ -7,7 +7,9 @@ import pytest
 
 from tools import check_figures
 from tools.amd import executed
-from tools.check_figures import agrees, differences, tables
+from tools.check_figures import differences
+from tools.figures import compare, shaders
+from tools.figures.compare import agrees, tables
 
 TABLES = [
     pytest.param(table, id=f"{table.document}:{table.line}")
@@ -73,10 +75,10 @@ def test_unknown_tables_are_named():
 
 def test_sentences():
     values = [8, 0.51]
-    assert list(check_figures.said("at 8 waves,\n0.51 each", r"at (\d+) waves, ([\d.]+) each", values)) == []
-    (found,) = check_figures.said("at 9 waves, 0.51 each", r"at (\d+) waves, ([\d.]+) each", values)
+    assert list(compare.said("at 8 waves,\n0.51 each", r"at (\d+) waves, ([\d.]+) each", values)) == []
+    (found,) = compare.said("at 9 waves, 0.51 each", r"at (\d+) waves, ([\d.]+) each", values)
     assert found.endswith("found 9, the record has 8")
-    (found,) = check_figures.said("nothing", r"at (\d+) waves", values)
+    (found,) = compare.said("nothing", r"at (\d+) waves", values)
     assert "does not say" in found
 
 
@@ -84,7 +86,7 @@ def test_counts_of_other_sources_or_out_of_bounds_are_named(monkeypatch):
     rows = [{"shader": "swiglu", "outside": 0}, {"shader": "copy", "outside": 3}]
     record = {"sources": {"swiglu": executed.source_digest("swiglu"), "copy": "another"}, "models": {"tiny": rows}}
     monkeypatch.setattr(executed, "load_record", lambda: record)
-    assert list(check_figures.executed_differences({})) == [
+    assert list(shaders.executed_differences({})) == [
         "executed_780m.json: other sources than now: copy; run: python -m tools.amd_execute --update",
         "executed_780m.json, tiny: copy: 3 accesses out of bounds",
     ]
