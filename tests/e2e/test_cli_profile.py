@@ -5,10 +5,12 @@ import re
 
 import pytest
 
+import vkprefill
 from tests.e2e.command import GREEDY, assert_error, tiny
 from tests.e2e.conftest import DEMO, Outcome
 from tests.reference.fixtures import model_path
 from vkprefill.benchmark.record import Record
+from vkprefill.benchmark.timeline import recorded
 from vkprefill.vulkan.companion import abilities
 from vkprefill.vulkan.probe import choose
 
@@ -137,3 +139,13 @@ def test_refused_without_the_companion(cli_here, monkeypatch, args, option):
 )
 def test_mistakes(cli_here, args, message):
     refused(cli_here(*map(str, args)), message)
+
+
+def test_an_error_leaves_no_program_that_is_timed():
+    with vkprefill.load(model_path("tiny-c-q4km"), max_context=256) as model:
+        with pytest.raises(KeyboardInterrupt), recorded(model) as recording:
+            model.prefill([1, 2, 3])
+            raise KeyboardInterrupt
+        assert (count := len(recording.runs))
+        model.prefill([1, 2, 3])
+        assert len(recording.runs) == count

@@ -28,16 +28,17 @@ def recorded(target: Model, draft: Model | None = None) -> Iterator[Recording]:
     draft's names begin with "draft ". Raises DeviceError where kernels cannot be timed on the device.
     """
     models = [target] if draft is None else [target, draft]
-    with target.device.record_times() as recording:
-        if draft is not None:
-            draft.runner.forward.role = "draft "
-        try:
+    try:
+        with target.device.record_times() as recording:
+            if draft is not None:
+                draft.runner.forward.role = "draft "
             _record_again(models)
             yield recording
-        finally:
-            if draft is not None:
-                draft.runner.forward.role = ""
-    _record_again(models)
+    finally:
+        if draft is not None:
+            draft.runner.forward.role = ""
+        if not target.device.lost:
+            _record_again(models)
 
 
 def _record_again(models: Sequence[Model]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from vkprefill.benchmark.timeline import profile_text, recorded, write_trace
 from vkprefill.cli.common import notice
@@ -36,11 +36,9 @@ def check_timed(args: argparse.Namespace) -> None:
         raise RequestError(f"{option}: kernels cannot be timed on {info.name}: {why}")
 
 
-@contextmanager
-def trace_file(args: argparse.Namespace) -> Iterator[OutputFile | None]:
+def trace_file(args: argparse.Namespace) -> AbstractContextManager[OutputFile | None]:
     """The file of --trace, tried before the work."""
-    with ExitStack() as stack:
-        yield stack.enter_context(OutputFile(args.trace)) if args.trace is not None else None
+    return nullcontext() if args.trace is None else OutputFile(args.trace)
 
 
 @contextmanager
