@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 SHADERS = Path(__file__).resolve().parents[1] / "shaders"
@@ -18,3 +20,8 @@ def source_text(path: Path, folder: Path = SHADERS) -> str:
         for line in lines
         if line
     )
+
+
+def source_digest(path: Path, folder: Path = SHADERS, defines: Sequence[str] = ()) -> str:
+    """Of a source with its includes and definitions: comments do not count, nor which compiler it goes through."""
+    return hashlib.sha256("\n".join([*defines, source_text(path, folder)]).encode()).hexdigest()[:16]

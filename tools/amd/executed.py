@@ -8,7 +8,6 @@ out other grids from these.
 """
 
 import datetime
-import hashlib
 import json
 import math
 import os
@@ -16,12 +15,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tools import shader_sources
 from tools.amd.compiler import PYTHON_780M
 from tools.amd.counts import kernel_of, work_of
 from tools.compile_shaders import ONE, SHADERS, VARIANTS
 from tools.make_model import make_model
 from tools.model.shapes import make_config
-from tools.shader_sources import source_text
 from vkprefill.engine.sizes import PAGE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,11 +115,11 @@ def load_record() -> dict:
 
 
 def source_digest(shader: str) -> str:
-    """Of a compiled shader's source with includes and definitions, comments left out, whichever compiler made it."""
+    """Of a compiled shader's source and definitions; empty where there is no such shader."""
     for path in SHADERS.rglob("*.comp"):
         for suffix, defines in VARIANTS.get(path.stem, ONE).items():
             if path.stem + suffix == shader:
-                return hashlib.sha256("\n".join([*defines, source_text(path, SHADERS)]).encode()).hexdigest()[:16]
+                return shader_sources.source_digest(path, SHADERS, defines)
     return ""
 
 

@@ -7,13 +7,12 @@ what it includes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sys
 from pathlib import Path
 
-from tools.shader_sources import SHADERS, source_text
+from tools.shader_sources import SHADERS, source_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "benchmarks" / "emu780m.json"
@@ -29,10 +28,7 @@ def chips() -> list[str]:
 
 def shader_hashes(folder: Path = SHADERS) -> dict[str, str]:
     """By name of the shader; comments do not count."""
-    return {
-        path.stem: hashlib.sha256(source_text(path, folder).encode()).hexdigest()[:16]
-        for path in sorted(folder.rglob("*.comp"))
-    }
+    return {path.stem: source_digest(path, folder) for path in sorted(folder.rglob("*.comp"))}
 
 
 def read(path: Path = RECORD) -> dict[str, dict]:

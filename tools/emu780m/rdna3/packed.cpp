@@ -14,15 +14,24 @@ static u16 chosen_half(u32 word, int k, bool upper, const Instruction& instructi
     return negate >> k & 1 ? half ^ 0x8000 : half;
 }
 
+// The values of up to three sources, by source and lane.
+struct Sources {
+    alignas(64) u32 room[3][LANES];
+    const u32* from[3];
+
+    Sources(const Wave& wave, const Instruction& instruction, int count = 3) {
+        for (int k = 0; k < count; k++)
+            from[k] = read(wave, instruction.source[k], room[k]);
+    }
+    const u32* operator[](int k) const { return from[k]; }
+};
+
 using HalfFunction = Half (*)(Half a, Half b, Half c);
 
 template <HalfFunction FUNCTION>
 static void run_packed(Wave& wave, const Instruction& instruction) {
-    alignas(64) u32 room[3][LANES];
+    const Sources from(wave, instruction, instruction.sources);
     alignas(64) u32 values[LANES];
-    const u32* from[3] = {room[0], room[1], room[2]};
-    for (int k = 0; k < instruction.sources; k++)
-        from[k] = read(wave, instruction.source[k], room[k]);
     for (int lane = 0; lane < LANES; lane++) {
         u32 result = 0;
         for (int upper = 0; upper < 2; upper++) {
@@ -66,11 +75,8 @@ enum Mix { WHOLE, LOW_HALF, HIGH_HALF };
 // Each source is a float or (op_sel_hi) a half (op_sel: the high one); neg_lo and neg_hi: its sign and |x|.
 template <Mix RESULT>
 static void run_mix(Wave& wave, const Instruction& instruction) {
-    alignas(64) u32 room[3][LANES];
+    const Sources from(wave, instruction);
     alignas(64) u32 values[LANES];
-    const u32* from[3];
-    for (int k = 0; k < 3; k++)
-        from[k] = read(wave, instruction.source[k], room[k]);
     for (int lane = 0; lane < LANES; lane++) {
         float x[3];
         for (int k = 0; k < 3; k++) {
@@ -93,11 +99,8 @@ static void run_mix(Wave& wave, const Instruction& instruction) {
 
 // neg_lo of a source: its bytes are signed.
 static void run_dot4(Wave& wave, const Instruction& instruction) {
-    alignas(64) u32 room[3][LANES];
+    const Sources from(wave, instruction);
     alignas(64) u32 values[LANES];
-    const u32* from[3];
-    for (int k = 0; k < 3; k++)
-        from[k] = read(wave, instruction.source[k], room[k]);
     const auto byte = [&](int k, int lane, int place) {
         const u8 value = (u8)(from[k][lane] >> 8 * place);
         return instruction.negate_low >> k & 1 ? (i32)(i8)value : (i32)value;
@@ -113,11 +116,8 @@ static void run_dot4(Wave& wave, const Instruction& instruction) {
 
 // The order of the sums within is not documented: here low halves first, each sum rounded.
 static void run_dot2(Wave& wave, const Instruction& instruction) {
-    alignas(64) u32 room[3][LANES];
+    const Sources from(wave, instruction);
     alignas(64) u32 values[LANES];
-    const u32* from[3];
-    for (int k = 0; k < 3; k++)
-        from[k] = read(wave, instruction.source[k], room[k]);
     for (int lane = 0; lane < LANES; lane++) {
         float sum = as_float(from[2][lane]);
         if (instruction.negate_low >> 2 & 1)
