@@ -1,7 +1,9 @@
 // Candidates: tokens with their logits, in falling order of logit, equal logits by rising id. Logits that are not finite come before all
 // others, so that they are seen however few candidates are asked for.
-// V, step, logits and seen are the including shader's.
+// V, step, logits, seen and token_ids are the including shader's.
 #include "finite.glsl"
+
+const uint BLOCKS = (V + 63u) / 64u;  // of 64 tokens
 
 struct Candidate {
     uint rank;  // falls with the logit
@@ -25,12 +27,21 @@ Candidate unpack(uvec2 w) { return w.y == NONE.id ? NONE : candidate(uintBitsToF
 
 bool before(Candidate a, Candidate b) { return a.rank > b.rank || (a.rank == b.rank && a.id < b.id); }
 
-// The first candidate of block b (64 tokens) that comes after `last`; NONE when there is none.
-Candidate best_below(uint b, Candidate last) {
+// Which of the 32 tokens from 32 w on are lowered by the penalty in this row, as bits: those seen, and those that the run has up to the row.
+uint lowered(uint row, uint w) {
+    uint bits = seen[w];
+    for (uint i = 1u; i <= row; i++) if (token_ids[i] >> 5 == w) bits |= 1u << (token_ids[i] & 31u);
+    return bits;
+}
+
+// The first candidate of block b of a row that comes after `last`; NONE when there is none.
+Candidate best_below(uint row, uint b, Candidate last) {
     Candidate found = NONE;
+    uint bits = 0u;
     for (uint i = b * 64u; i < min(b * 64u + 64u, V); i++) {
-        const float seen_before = float((seen[i >> 5] >> (i & 31u)) & 1u);
-        const Candidate next = candidate(logits[i] - uintBitsToFloat(step[PENALTY]) * seen_before, i);
+        if ((i & 31u) == 0u) bits = lowered(row, i >> 5);
+        const float is_lowered = float((bits >> (i & 31u)) & 1u);
+        const Candidate next = candidate(logits[row * V + i] - uintBitsToFloat(step[PENALTY]) * is_lowered, i);
         if (before(last, next) && before(next, found)) found = next;
     }
     return found;

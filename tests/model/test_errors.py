@@ -230,7 +230,7 @@ def test_logits_that_are_not_finite(tiny, prompt, monkeypatch):
 
     def poisoned() -> None:
         head()
-        tiny.runner.scratch.logits.view()[3] = np.nan
+        tiny.runner.scratch.logits.view()[0, 3] = np.nan
 
     with monkeypatch.context() as patch, pytest.raises(vkprefill.VkPrefillError, match="NaN or infinity"):
         patch.setattr(tiny.runner.head_program, "run", poisoned)

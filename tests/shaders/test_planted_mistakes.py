@@ -67,6 +67,10 @@ def top_k(device: Device) -> None:
     test_top_k.test_sizes(device, "amd", 4097, 20)
 
 
+def penalties(device: Device) -> None:
+    test_top_k.test_rows_have_the_penalties_of_tokens_before_them(device, "amd", 8, 8, 97, 33)
+
+
 def delta_rule(device: Device) -> None:
     test_delta_rule.test_tiles_of_every_profile(device, "amd", 32)
 
@@ -95,6 +99,13 @@ EVERYWHERE = (
     (no_barrier("matvec_f16", "matvec.comp", 0), matvec),
     (no_barrier("top_k", "top_k.comp", 0), top_k),
     (no_barrier("top_k", "top_k.comp", 1), top_k),
+    (
+        Mistake("a row lowers its successor too", "candidates.glsl", "top_k_blocks", "i <= row", "i <= row + 1u"),
+        penalties,
+    ),
+    (Mistake("a row leaves out its own token", "candidates.glsl", "top_k", "i <= row", "i < row"), penalties),
+    (Mistake("the run's first token lowered", "candidates.glsl", "top_k_blocks", "i = 1u", "i = 0u"), penalties),
+    (Mistake("lowered twice", "candidates.glsl", "top_k_blocks", "bits |= 1u", "bits += 1u"), penalties),
     (no_barrier("rms_norm", "reduce.glsl", 0), rms_norm),
     (no_barrier("attention_scores_f32", "reduce.glsl", 2), rows),
     (no_barrier("attention_scores_f32", "reduce.glsl", 3), rows),

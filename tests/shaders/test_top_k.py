@@ -4,23 +4,41 @@ import pytest
 from tests.shaders.run_kernel import KernelRun, using_profile
 from vkprefill.engine import kernels
 from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.errors import ShapeError
+
+
+def top_k_rows(
+    device,
+    logits: np.ndarray,
+    k: int,
+    seen=(),
+    penalty: float = 0.0,
+    token_ids: tuple[int, ...] = (),
+    num_rows: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """logits [R, V], token_ids [R] (none: all 0) -> (ids [R, k], logits [R, k]); num_rows: of the program."""
+    rows, vocab = logits.shape
+    bits = np.zeros(-(-vocab // 32) * 32, np.uint8)
+    bits[list(seen)] = 1
+    run = KernelRun(device, rows, num_rows, penalty=penalty, num_candidates=k)
+    candidates = run.in_out("candidates", np.full((rows, MAX_CANDIDATES, 2), 123, np.uint32))
+    bits = run.input("seen", np.packbits(bits, bitorder="little").view(np.uint32), by_row=False)
+    ids = run.input("token_ids", np.asarray(token_ids or [0] * rows, np.uint32))
+    beyond = np.full(64, 1e38, np.float32)  # would be the best
+    whole = run.input("logits", np.concatenate([logits.reshape(-1), beyond]), by_row=False)
+    # rows that are not in use lie past the values: the guards would be seen
+    whole = whole.part("logits", 0, (run.num_rows, vocab))
+    best = run.scratch("best", run.num_rows, -(-vocab // 64), 2)
+    kernels.top_k(run.program, whole, bits, ids, best, candidates)
+    found = run.finish()["candidates"]
+    assert (found[:, k:] == 123).all(), "wrote more than k candidates"
+    return found[:, :k, 1].astype(np.int64), np.ascontiguousarray(found[:, :k, 0]).view(np.float32)
 
 
 def top_k(device, logits: np.ndarray, k: int, seen=(), penalty: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """-> (ids [k], logits [k])"""
-    vocab = len(logits)
-    bits = np.zeros(-(-vocab // 32) * 32, np.uint8)
-    bits[list(seen)] = 1
-    run = KernelRun(device, 1, penalty=penalty, num_candidates=k)
-    candidates = run.in_out("candidates", np.full((MAX_CANDIDATES, 2), 123, np.uint32), by_row=False)
-    bits = run.input("seen", np.packbits(bits, bitorder="little").view(np.uint32), by_row=False)
-    beyond = np.full(64, 1e38, np.float32)  # would be the best
-    whole = run.input("logits", np.concatenate([logits, beyond]), by_row=False)
-    best = run.scratch("best", -(-vocab // 64), 2)
-    kernels.top_k(run.program, whole.part("logits", 0, (vocab,)), bits, best, candidates)
-    found = run.finish()["candidates"]
-    assert (found[k:] == 123).all(), "wrote more than k candidates"
-    return found[:k, 1].astype(np.int64), np.ascontiguousarray(found[:k, 0]).view(np.float32)
+    """One row: logits [V] -> (ids [k], logits [k])"""
+    ids, values = top_k_rows(device, logits[None], k, seen, penalty)
+    return ids[0], values[0]
 
 
 def expected(logits: np.ndarray, k: int, seen=(), penalty: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -124,3 +142,64 @@ def test_missing_candidates_are_minus_infinity_without_an_id(device, vocab):
     missing = 4 - vocab
     assert ids.tolist() == [*range(vocab - 1, -1, -1), *[2**32 - 1] * missing]
     assert values.tolist() == [*range(vocab - 1, -1, -1), *[-np.inf] * missing]
+
+
+def compare_rows(device, logits: np.ndarray, k: int, seen, penalty: float, token_ids, num_rows=None) -> None:
+    """Row r as expected of it alone, with tokens 1 to r of the run among those seen."""
+    ids, values = top_k_rows(device, logits, k, seen, penalty, tuple(token_ids), num_rows)
+    for r, row in enumerate(logits):
+        wanted_ids, wanted = expected(row, k, {*seen, *token_ids[1 : r + 1]}, penalty)
+        np.testing.assert_array_equal(ids[r], wanted_ids, err_msg=f"row {r}")
+        np.testing.assert_array_equal(values[r], wanted, err_msg=f"row {r}")
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+@pytest.mark.parametrize(("rows", "num_rows"), [(1, 8), (2, 2), (3, 4), (8, 8)])
+@pytest.mark.parametrize(("vocab", "k"), [(33, 7), (97, 33), (4097, 20)])
+def test_rows_have_the_penalties_of_tokens_before_them(device, profile, rows, num_rows, vocab, k):
+    """The best of each row are in the run, so that every row differs from the others by them: the first token of the
+    run does not count, one that is there twice or was seen before counts once.
+    """
+    rng = np.random.default_rng(vocab + rows)
+    logits = rng.standard_normal((rows, vocab)).astype(np.float32)
+    token_ids = rng.integers(0, vocab, rows)
+    token_ids[0] = logits[-1].argmax()
+    token_ids[1:2] = vocab - 1
+    token_ids[2:3] = logits[-1].argmin()
+    logits[:, token_ids] += 3
+    token_ids[4:6] = token_ids[1:2]
+    with using_profile(device, profile):
+        compare_rows(device, logits, k, [0, vocab - 1, 31], 1.5, token_ids.tolist(), num_rows)
+        compare_rows(device, logits, k, [], 0.0, token_ids.tolist(), num_rows)
+
+
+def test_rows_at_the_size_of_the_vocabulary(device):
+    rng = np.random.default_rng(9)
+    logits = rng.standard_normal((3, 248320)).astype(np.float32)
+    best = np.argsort(-logits, axis=1)[:, :40]
+    compare_rows(device, logits, 40, best[0, ::3].tolist(), 0.25, [7, int(best[1, 0]), int(best[2, 0])])
+
+
+def test_rows_with_ties_and_what_is_not_finite(device):
+    """A NaN in one row is that row's alone."""
+    logits = np.random.default_rng(3).integers(-2, 3, (4, 777)).astype(np.float32)
+    wanted = [expected(row, 12) for row in logits]
+    logits[2, [64, 776]] = np.nan, np.inf
+    ids, values = top_k_rows(device, logits, 12)
+    for r in (0, 1, 3):
+        np.testing.assert_array_equal(ids[r], wanted[r][0])
+        np.testing.assert_array_equal(values[r], wanted[r][1])
+    assert (
+        ids[2, :2].tolist() == [64, 776] and not np.isfinite(values[2, :2]).any() and np.isfinite(values[2, 2:]).all()
+    )
+
+
+@pytest.mark.parametrize("what", ["logits", "token_ids", "block_best", "candidates"])
+def test_more_rows_than_there_is_room_for_are_refused(device, what):
+    run = KernelRun(device, 4, num_candidates=1)
+    shapes = {"logits": (4, 64), "token_ids": (4,), "block_best": (4, 1, 2), "candidates": (4, 64, 2)}
+    shapes[what] = (3, *shapes[what][1:])
+    room = {name: run.scratch(name, *shape) for name, shape in shapes.items()}
+    with pytest.raises(ShapeError, match="top_k: 4 rows, wanted at most 3"):
+        kernels.top_k(run.program, seen=run.scratch("seen", 2), **room)

@@ -118,4 +118,4 @@ class ForwardPass:
         s, w = self._scratch, self._weights
         kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps, last_row=True)
         kernels.linear(p, s.h, w.output, s.logits, one_row=True)
-        kernels.top_k(p, s.logits, s.seen, s.block_best, s.candidates)
+        kernels.top_k(p, s.logits, s.seen, s.token_ids, s.block_best, s.candidates)

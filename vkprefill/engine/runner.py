@@ -240,11 +240,11 @@ class Runner:
         return self.candidates(best.count)
 
     def logits(self) -> np.ndarray:
-        return self.finite(self.scratch.logits.read(), "logits")
+        return self.finite(self.scratch.logits.view()[0].copy(), "logits")
 
     def candidates(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(ids int64 [count], logits float32 [count]), best first."""
-        raw = self.scratch.candidates.view()[:count].copy()
+        raw = self.scratch.candidates.view()[0, :count].copy()
         return raw[:, 1].astype(np.int64), self.finite(raw[:, 0].view(np.float32), "logits")
 
     def all_logits(self, num_tokens: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from vkprefill.engine.halves import HalfRows
+from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.sizes import MAX_CANDIDATES, Sizes
 from vkprefill.engine.step import STEP_WORDS
 from vkprefill.vulkan.buffer import Buffer
@@ -29,10 +29,10 @@ class Scratch:
     h: Buffer  # [T, D], x normed
     ffn_gate: Buffer  # [T, F]
     ffn_up: Buffer  # [T, F]
-    logits: Buffer  # [V]
+    logits: Buffer  # [SHORT_RUN, V], of the first rows
     seen: Buffer  # uint32 [V / 32], a bit for each token that the penalty applies to
-    block_best: Buffer  # uint32 [V / 64, 2]
-    candidates: Buffer  # uint32 [MAX_CANDIDATES, 2]: bits of the logit, token id
+    block_best: Buffer  # uint32 [SHORT_RUN, V / 64, 2]
+    candidates: Buffer  # uint32 [SHORT_RUN, MAX_CANDIDATES, 2]: bits of the logit, token id
 
     # products of halves
     halves: Buffer | None = None  # uint32 [T, widest input of a product / 2], two in a word
@@ -102,10 +102,10 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
         "h": floats(rows, c.hidden_size),
         "ffn_gate": floats(rows, c.intermediate_size),
         "ffn_up": floats(rows, c.intermediate_size),
-        "logits": on_host(floats(c.vocab_size)),
+        "logits": on_host(floats(SHORT_RUN, c.vocab_size)),
         "seen": on_host(words(-(-c.vocab_size // 32))),
-        "block_best": words(-(-c.vocab_size // 64), 2),
-        "candidates": on_host(words(MAX_CANDIDATES, 2)),
+        "block_best": words(SHORT_RUN, -(-c.vocab_size // 64), 2),
+        "candidates": on_host(words(SHORT_RUN, MAX_CANDIDATES, 2)),
     }
     if sizes.half:
         widest = max(

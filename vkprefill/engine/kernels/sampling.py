@@ -1,18 +1,26 @@
-"""The best tokens of a row of logits."""
+"""The best tokens of rows of logits."""
 
 from __future__ import annotations
 
 from vkprefill.engine.kernels.common import ceil_div, check_shapes
+from vkprefill.errors import ShapeError
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 
 
-def top_k(p: Program, logits: Buffer, seen: Buffer, block_best: Buffer, candidates: Buffer) -> None:
-    """The best k tokens of logits[V] (k, and the penalty on `seen`, from the step buffer) into candidates[.., 2]."""
-    (vocab,) = logits.shape
+def top_k(p: Program, logits: Buffer, seen: Buffer, token_ids: Buffer, block_best: Buffer, candidates: Buffer) -> None:
+    """The best k tokens of each row of logits[R, V] into candidates[R, k.., 2]; k and the penalty: of the step buffer.
+
+    The penalty lowers `seen` and, in row r, tokens 1 to r of token_ids[R], which the run has before that row.
+    """
+    rows, vocab = logits.shape
     blocks = ceil_div(vocab, 64)
-    check_shapes("top_k", seen=(seen.shape, (ceil_div(vocab, 32),)), block_best=(block_best.shape, (blocks, 2)))
+    check_shapes("top_k", seen=(seen.shape, (ceil_div(vocab, 32),)), block_best=(block_best.shape[1:], (blocks, 2)))
+    fewest = min(rows, *(buffer.shape[0] for buffer in (token_ids, block_best, candidates)))
+    if p.num_rows > fewest:
+        raise ShapeError(f"top_k: {p.num_rows} rows, wanted at most {fewest}")
     local = p.device.profile.local_size
-    constants = {"LOCAL_SIZE": local, "V": vocab}
-    p.dispatch("top_k_blocks", [p.step, logits, seen, block_best], (ceil_div(blocks, local), 1, 1), constants=constants)
-    p.dispatch("top_k", [p.step, logits, seen, block_best, candidates], (1, 1, 1), constants=constants)
+    constants, inputs = {"LOCAL_SIZE": local, "V": vocab}, [p.step, logits, seen, token_ids, block_best]
+    p.dispatch("top_k_blocks", inputs, (ceil_div(blocks, local), p.num_rows, 1), constants=constants)
+    constants = constants | {"MOST": candidates.shape[1]}
+    p.dispatch("top_k", [*inputs, candidates], (1, p.num_rows, 1), constants=constants)
