@@ -64,6 +64,8 @@ VARIANTS = {
     "delta_rule": with_shuffles(ONE),
     "rms_norm": HALF,
     "swiglu": HALF,
+    "gated_norm": HALF,
+    "attention_gate": HALF,
 }
 
 

@@ -5,9 +5,16 @@
 //   2  weight  [..]         f32  in      at weight_offset [Dv]
 //   3  o       [T, Hv, Dv]  f32  in out
 //
-// Grid: (Hv, T, 1), one workgroup for each head. Order: norm, weight, gate. Reference: tests/reference/norm.py, activations.py.
+// HALF: the result as halves instead, for products in half precision (include/half_row.glsl); o stays as it is:
+//
+//   4  halves   [T', Hv * Dv / 2]  u32  out
+//   5  factors  [T]                f32  out
+//
+// Grid: (Hv, T, 1), one workgroup for each head; HALF: (1, T, 1), one for all, of LOCAL_SIZE = Dv / 4, a power of two. Needs Dv % 4 = 0.
+// Order: norm, weight, gate. Reference: tests/reference/norm.py, activations.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint LOCAL_SIZE = 32;
 layout(constant_id = 1) const uint Hv = 16;
@@ -18,20 +25,39 @@ layout(local_size_x_id = 0) in;
 #include "step.glsl"
 layout(binding = 1) readonly buffer Z { vec4 z[]; };
 layout(binding = 2) readonly buffer Weight { vec4 weight[]; };
+#ifdef HALF
+layout(binding = 3) readonly buffer O { vec4 o[]; };
+#define WIDTH (Hv * Dv)
+#define HALVES 4
+#define FACTORS 5
+#include "half_row.glsl"
+#else
 layout(binding = 3) buffer O { vec4 o[]; };
+#include "reduce.glsl"
+#endif
 
 layout(push_constant) uniform Push { uint weight_offset; };  // a multiple of 4
 
 #include "activations.glsl"
-#include "reduce.glsl"
 
 void main() {
     const uint t = gl_WorkGroupID.y;
     if (t >= step[NUM_TOKENS]) return;
+#ifdef HALF
+    const uint i = gl_LocalInvocationID.x;  // an invocation has these four columns of every head
+    vec4 row[KEPT];
+    [[unroll]] for (uint h = 0; h < Hv; h++) {
+        const uint at = (t * Hv + h) * LOCAL_SIZE + i;
+        const float scale = inversesqrt(workgroup_sum(dot(o[at], o[at])) / float(Dv) + EPS);
+        row[h] = o[at] * scale * weight[weight_offset / 4u + i] * silu(z[at]);
+    }
+    store_half_row(t, row);
+#else
     const uint at = (t * Hv + gl_WorkGroupID.x) * (Dv / 4u);
     float sum = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE) sum += dot(o[at + i], o[at + i]);
     const float scale = inversesqrt(workgroup_sum(sum) / float(Dv) + EPS);
     for (uint i = gl_LocalInvocationID.x; i < Dv / 4u; i += LOCAL_SIZE)
         o[at + i] = o[at + i] * scale * weight[weight_offset / 4u + i] * silu(z[at + i]);
+#endif
 }

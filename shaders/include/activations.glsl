@@ -1,5 +1,6 @@
 // The sigmoid family, in forms that neither overflow nor lose their small values.
 float sigmoid(float v) { return 1.0 / (1.0 + exp(-v)); }
+vec4 sigmoid(vec4 v) { return 1.0 / (1.0 + exp(-v)); }
 float silu(float v) { return v / (1.0 + exp(-v)); }
 vec4 silu(vec4 v) { return v / (1.0 + exp(-v)); }
 

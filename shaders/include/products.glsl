@@ -7,7 +7,7 @@
 //   row_factor      what the sums of a token are multiplied by at the end
 //
 // HALF: weights and activations are halves, two columns in a word. Weights are rounded to the nearest half here. Activations come rounded
-// (half_rows.comp), a token's row times a power of two; at binding 4 lies what undoes that:
+// (half_row.glsl), a token's row times a power of two; at binding 4 lies what undoes that:
 //
 //   4  factors  [T]  f32  in
 //

@@ -162,7 +162,7 @@ def test_precision(cli, gpu):
     for precision, outcome in outcomes.items():
         assert (outcome.code, outcome.out) == (0, DEMO[0]["answer"] + "\n")
         assert f", precision {precision}, " in outcome.err
-        assert ("half_rows" in outcome.err) == (precision == "half")
+        assert ("rms_norm_half" in outcome.err) == (precision == "half")
         assert ("no instruction for sums of products of halves" in outcome.err) == (precision == "half" and not direct)
     assert outcomes["half"].err.count("no instruction for") <= 1, "once, not for the draft again"
 

@@ -38,7 +38,7 @@ def test_logits(name, prompt):
     want = reference.forward(ids, np.arange(len(ids)), reference.new_state())["result_output"]
     with vkprefill.load(path, max_context=512, kv_type="f32", precision="half") as model:
         got = model.logits(ids)
-        assert model.precision == "half" and "half_rows" in model.kernels()
+        assert model.precision == "half" and "rms_norm_half" in model.kernels()
     error = np.linalg.norm(got - want) / np.linalg.norm(want)
     assert 1e-5 < error <= LIMITS[name], "less would be float32"
 
@@ -58,7 +58,7 @@ def test_runs_of_a_few_rows_are_float32(load_model):
     forward = load_model("tiny-c-q4km", precision="half").runner.forward
     short, long = (forward.record_trunk("test", rows).shaders for rows in (halves.SHORT_RUN, halves.SHORT_RUN + 1))
     assert not any("half" in name or "dot2" in name for name in short)
-    assert {"half_rows", "rms_norm_half", "swiglu_half"} <= long
+    assert {"rms_norm_half", "swiglu_half", "gated_norm_half", "attention_gate_half"} <= long
 
 
 def test_weights_of_other_ranges_are_float32(load_model, prompt):

@@ -1,4 +1,4 @@
-"""Products of halves: rows rounded with their power of two (half_rows), and matmul_hybrid for halves.
+"""Products of halves: matmul_hybrid for halves, of rows rounded with their power of two.
 
 Three references: the sums in float32 in the kernel's own order, equal bit for bit where weights are halves already; the
 product of the same rounded operands in float64; and the exact product.
@@ -11,23 +11,17 @@ import numpy as np
 import pytest
 
 from tests.reference import blocks, linear
+from tests.shaders.half_rows import half_input
 from tests.shaders.run_kernel import PROFILES, REDUCTION, KernelRun, check, using_profile
 from vkprefill.engine import kernels
-from vkprefill.engine.halves import FLOAT_LAYOUTS, HalfRows
+from vkprefill.engine.halves import FLOAT_LAYOUTS
 
 HALF = 1e-3  # ||difference|| / ||exact||: weights and activations of 11 bits. Measured: 3e-4
 TYPES = [t for t in blocks.TYPES if t.lower() not in FLOAT_LAYOUTS]
 
 
-def half_room(run: KernelRun, width: int, role: str = "scratch") -> HalfRows:
-    """Room for rows of this width, as the engine has it: whole tiles of rows, here wider than needed."""
-    words = -(-width // 32) * 16 + 16
-    rows = -(-run.num_rows // 32) * 32
-    return HalfRows(run.scratch("words", rows, words), run.scratch("factors", run.num_rows))
-
-
 def multiply(device, x, data, weight_type, **how):
-    """x [T, K], rounded on the device, by the matrix [N, K]: the same bits by the instruction for two products, where
+    """x [T, K], rounded, by the matrix [N, K]: the same bits by the instruction for two products, where
     there is one, and by conversion.
     """
     y = _multiply(device, x, data, weight_type, **how)
@@ -42,9 +36,8 @@ def _multiply(device, x, data, weight_type, *, add=None, num_rows=None, part_row
     run = KernelRun(device, len(x), num_rows)
     matrix = run.matrix("w", data, weight_type, part_rows=part_rows)
     y = run.output("y", matrix.rows) if add is None else run.in_out("y", add)
-    half, given = half_room(run, x.shape[1]), run.input("x", x, pad=True)
-    kernels.half_rows(run.program, given, half)
-    kernels.linear(run.program, given, matrix, y, add=add is not None, half=half)
+    given = run.input("x", x, pad=True)
+    kernels.linear(run.program, given, matrix, y, add=add is not None, half=half_input(run, x))
     return run.finish()["y"]
 
 
@@ -151,40 +144,7 @@ def test_what_is_not_finite_shows(device, bad):
     x[2, 77] = bad
     run = KernelRun(device, 5)
     matrix, y = run.matrix("w", data, "Q4_K"), run.scratch("y", 5, 70)
-    half, given = half_room(run, 256), run.input("x", x, pad=True)
-    kernels.half_rows(run.program, given, half)
-    kernels.linear(run.program, given, matrix, y, half=half)
+    kernels.linear(run.program, run.input("x", x, pad=True), matrix, y, half=half_input(run, x))
     run.program.run()
     finite = np.isfinite(y.read())
     assert not finite[2].any() and finite[[0, 1, 3, 4]].all()
-
-
-@pytest.mark.parametrize("profile", ["cpu", "amd"])
-@pytest.mark.parametrize(("tokens", "width"), [(1, 4), (2, 1024), (3, 1028), (65, 36), (7, 9216), (2, 12288)])
-def test_half_rows_bit_for_bit(device, profile, tokens, width):
-    rng = np.random.default_rng(width)
-    x = (rng.standard_normal((tokens, width)) * np.exp(rng.uniform(-60, 60, (tokens, 1)))).astype(np.float32)
-    x *= np.exp(rng.uniform(-15, 0, (1, width))).astype(np.float32)  # down to what are subnormal halves
-    with using_profile(device, profile):
-        run = KernelRun(device, tokens, tokens + 2)
-        words, factors = run.output("words", width // 2, pad=True), run.output("factors")
-        half = HalfRows(words, factors)
-        kernels.half_rows(run.program, run.input("x", x), half)
-        out = run.finish()
-    halves, expected = linear.half_rows(x)
-    np.testing.assert_array_equal(np.ascontiguousarray(out["words"]).view(np.uint16), halves.view(np.uint16))
-    np.testing.assert_array_equal(out["factors"], expected[:, 0].astype(np.float32))
-
-
-def test_greatest_and_least_rows(device):
-    """Powers of two at the ends of what float32 has as normal numbers (a GPU may drop others); ties to even."""
-    rows = [2.0**127, 3.4e38, 2.0**-111, 2.0**-112, 2.0**-124, 0.0, 1.0, 65504.0, 65520.0]
-    x = np.array([[m, -m / 3, m * (0.5 + 2**-12), m * (0.5 + 3 * 2**-12)] for m in rows], np.float32)
-    run = KernelRun(device, len(x))
-    half = HalfRows(run.output("words", 2), run.output("factors"))
-    kernels.half_rows(run.program, run.input("x", x), half)
-    out = run.finish()
-    halves, factors = linear.half_rows(x)
-    np.testing.assert_array_equal(np.ascontiguousarray(out["words"]).view(np.uint16), halves.view(np.uint16))
-    np.testing.assert_array_equal(out["factors"], factors[:, 0].astype(np.float32))
-    assert np.isfinite(halves.astype(float)).all()

@@ -16,6 +16,8 @@ from tests.shaders import (
     test_attention,
     test_attention_rows,
     test_delta_rule,
+    test_gated_norm,
+    test_half_row,
     test_kv_store,
     test_matmul,
     test_matmul_half,
@@ -57,6 +59,14 @@ def hybrid(device: Device) -> None:
 
 def of_halves(device: Device) -> None:
     test_matmul_half.test_sums_bit_for_bit(device)
+
+
+def half_row(device: Device) -> None:
+    test_half_row.test_bit_for_bit(device, "amd", 3, 1028)
+
+
+def gated_norm(device: Device) -> None:
+    test_gated_norm.test_as_halves(device, 63, 3, 32)
 
 
 def matvec(device: Device) -> None:
@@ -154,12 +164,16 @@ EVERYWHERE = (
         of_halves,
     ),
     (
-        Mistake("a power of two off", "half_row.glsl", "half_rows", "254u - power", "255u - power"),
-        of_halves,
+        Mistake("a power of two off", "half_row.glsl", "attention_gate_half", "254u - power", "255u - power"),
+        half_row,
     ),
     (
-        Mistake("halves overflow", "half_row.glsl", "half_rows", "268u - exponent", "270u - exponent"),
-        of_halves,
+        Mistake("halves overflow", "half_row.glsl", "attention_gate_half", "268u - exponent", "270u - exponent"),
+        half_row,
+    ),
+    (
+        Mistake("other columns", "gated_norm.comp", "gated_norm_half", "silu(z[at])", "silu(z[at ^ 1u])"),
+        gated_norm,
     ),
     (
         Mistake("a row off", "matvec.comp", "matvec_f16", "+ lane_x] = acc[c]", "+ (lane_x ^ 1u)] = acc[c]"),

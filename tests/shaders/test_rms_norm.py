@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from tests.reference import norm
-from tests.reference.linear import half_rows
+from tests.shaders.half_rows import check_bits, half_output
 from tests.shaders.run_kernel import ELEMENTWISE, PROFILES, KernelRun, check, using_profile
 from vkprefill.engine import kernels
-from vkprefill.engine.halves import HalfRows
 
 EPS = 1e-6
 
@@ -33,14 +32,12 @@ def test_halves_beside_it(device, profile, tokens, dim):
     weight = rng.uniform(0.2, 2.0, dim)
     with using_profile(device, profile):
         run = KernelRun(device, tokens, tokens + 3)
-        y, half = run.output("y", dim), HalfRows(run.output("words", dim // 2, pad=True), run.output("factors"))
+        y, half = run.output("y", dim), half_output(run, dim)
         kernels.rms_norm(run.program, run.input("x", x), run.weight("weight", weight), y, eps=EPS, half=half)
         out = run.finish()
     x, weight = x.astype(np.float32).astype(float), weight.astype(np.float32).astype(float)
     check(f"rms_norm T {tokens}, D {dim}, {profile}", out["y"], norm.rms_norm(x, weight, EPS), ELEMENTWISE)
-    halves, factors = half_rows(out["y"])
-    np.testing.assert_array_equal(np.ascontiguousarray(out["words"]).view(np.uint16), halves.view(np.uint16))
-    np.testing.assert_array_equal(out["factors"], factors[:, 0].astype(np.float32))
+    check_bits(out, out["y"])
 
 
 def test_profiles_have_the_workgroup_sizes_tested():

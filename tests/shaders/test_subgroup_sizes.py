@@ -20,6 +20,8 @@ TESTS = (
     "test_attention.py::test_sizes",
     "test_rms_norm.py",
     "test_l2_norm.py",
+    "test_gated_norm.py",
+    "test_half_row.py",
     "test_top_k.py::test_sizes",
 )
 

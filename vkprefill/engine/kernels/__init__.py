@@ -7,7 +7,7 @@ Shapes are written with the letters of ARCHITECTURE.md. A file for each family o
 from vkprefill.engine.kernels.attention import attention, attention_gate, head_norm_rope, kv_store
 from vkprefill.engine.kernels.delta_net import causal_conv, delta_gates, delta_rule, gated_norm, l2_norm
 from vkprefill.engine.kernels.elementwise import rms_norm, swiglu
-from vkprefill.engine.kernels.matrix import embedding, half_rows, linear
+from vkprefill.engine.kernels.matrix import embedding, linear
 from vkprefill.engine.kernels.sampling import top_k
 from vkprefill.engine.kernels.scoring import attention_rows, importance, importance_sum
 
@@ -20,7 +20,6 @@ __all__ = [
     "delta_rule",
     "embedding",
     "gated_norm",
-    "half_rows",
     "head_norm_rope",
     "importance",
     "importance_sum",

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from vkprefill.engine.cache_pool import KVLayer
-from vkprefill.engine.kernels.common import MAX_LOCAL_SIZE, ceil_div, check_shapes, lanes_for, shuffle_form
+from vkprefill.engine.halves import HalfRows
+from vkprefill.engine.kernels.common import (
+    MAX_LOCAL_SIZE,
+    ceil_div,
+    check_shapes,
+    half_lanes,
+    half_words,
+    lanes_for,
+    shuffle_form,
+)
 from vkprefill.engine.sizes import PAGE
 from vkprefill.errors import ShapeError
 from vkprefill.vulkan.buffer import Buffer
@@ -107,13 +116,18 @@ def attention(
         )
 
 
-def attention_gate(p: Program, query_gate: Buffer, y: Buffer, *, heads: int) -> None:
-    """y[T, H, Dh] *= sigmoid of the gates in query_gate[T, H, 2, Dh]."""
-    check_shapes("attention_gate", query_gate=(query_gate.shape[1:], (2 * y.shape[1],)))
-    local = p.device.profile.local_size
+def attention_gate(p: Program, query_gate: Buffer, y: Buffer, *, heads: int, half: HalfRows | None = None) -> None:
+    """y[T, H, Dh] *= sigmoid of the gates in query_gate[T, H, 2, Dh]; half: goes there instead, as halves."""
+    width, local = y.shape[1], p.device.profile.local_size
+    check_shapes("attention_gate", query_gate=(query_gate.shape[1:], (2 * width,)))
+    constants = {"LOCAL_SIZE": local, "H": heads, "Dh": width // heads}
+    if half is None:
+        grid = ceil_div(width // 4, local), p.num_rows, 1
+        p.dispatch("attention_gate", [p.step, query_gate, y], grid, constants=constants)
+        return
     p.dispatch(
-        "attention_gate",
-        [p.step, query_gate, y],
-        (ceil_div(y.shape[1], local), p.num_rows, 1),
-        constants={"LOCAL_SIZE": local, "H": heads, "Dh": y.shape[1] // heads},
+        "attention_gate_half",
+        [p.step, query_gate, y, half_words("attention_gate", half, width), half.factors],
+        (1, p.num_rows, 1),
+        constants=constants | {"LOCAL_SIZE": half_lanes(p, width)},
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vkprefill.engine.kernels.common import ceil_div, check_shapes, lanes_for, shuffle_form
+from vkprefill.engine.halves import HalfRows
+from vkprefill.engine.kernels.common import HALF_LANES, ceil_div, check_shapes, half_words, lanes_for, shuffle_form
 from vkprefill.errors import ShapeError
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
@@ -100,19 +101,28 @@ def delta_rule(
     )
 
 
-def gated_norm(p: Program, z: Buffer, weight: Buffer, o: Buffer, *, eps: float) -> None:
-    """o[T, Hv, Dv] = rms_norm(o per head) * weight * silu(z)."""
+def gated_norm(p: Program, z: Buffer, weight: Buffer, o: Buffer, *, eps: float, half: HalfRows | None = None) -> None:
+    """o[T, Hv, Dv] = rms_norm(o per head) * weight * silu(z); half: goes there instead, as halves."""
     (value_dim,) = weight.shape
     check_shapes("gated_norm", z=(z.shape[1:], o.shape[1:]))
+    width, lanes = o.shape[1], value_dim // 4
+    constants = {"Hv": width // value_dim, "Dv": value_dim, "EPS": eps}
+    push = {"weight_offset": weight.offset}
+    if half is None:
+        p.dispatch(
+            "gated_norm",
+            [p.step, z, weight, o],
+            (width // value_dim, p.num_rows, 1),
+            constants={"LOCAL_SIZE": lanes_for(lanes, 32)} | constants,
+            push=push,
+        )
+        return
+    if value_dim.bit_count() != 1 or not 1 <= lanes <= HALF_LANES:
+        raise ShapeError(f"gated_norm: heads of {value_dim}, wanted a power of two from 4 to {4 * HALF_LANES}")
     p.dispatch(
-        "gated_norm",
-        [p.step, z, weight, o],
-        (o.shape[1] // value_dim, p.num_rows, 1),
-        constants={
-            "LOCAL_SIZE": lanes_for(value_dim // 4, 32),
-            "Hv": o.shape[1] // value_dim,
-            "Dv": value_dim,
-            "EPS": eps,
-        },
-        push={"weight_offset": weight.offset},
+        "gated_norm_half",
+        [p.step, z, weight, o, half_words("gated_norm", half, width), half.factors],
+        (1, p.num_rows, 1),
+        constants={"LOCAL_SIZE": lanes} | constants,
+        push=push,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkprefill.engine.halves import HalfRows, half_for
-from vkprefill.engine.kernels.common import ceil_div, check_shapes, half_lanes, half_words, shuffle_form
+from vkprefill.engine.kernels.common import ceil_div, check_shapes, half_words, shuffle_form
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
@@ -35,8 +35,8 @@ def linear(
 ) -> None:
     """y[T, N] = x[T, K] W^T, W [N, K]; add: y += it. One row (one token, or one_row) goes through matvec.
 
-    half: holds x as halves (half_rows); the product is one of halves then, unless the weights are of a layout that
-    halves do not hold.
+    half: holds x as halves, from the kernel that made x; the product is one of halves then, unless the weights are of
+    a layout that halves do not hold.
     """
     check_shapes("linear", x=(x.shape[1:], (matrix.columns,)), y=(y.shape[-1:], (matrix.rows,)))
     if one_row or p.num_rows == 1:
@@ -45,19 +45,6 @@ def linear(
         _half_matmul(p, half, matrix, y, add)
     else:
         _matmul(p, x, matrix, y, add)
-
-
-def half_rows(p: Program, x: Buffer, half: HalfRows | None) -> None:
-    """half = x[T, K] as halves, for linear; None: nothing to do."""
-    if half is None:
-        return
-    width = x.shape[1]
-    p.dispatch(
-        "half_rows",
-        [p.step, x, half_words("half_rows", half, width), half.factors],
-        (p.num_rows, 1, 1),
-        constants={"LOCAL_SIZE": half_lanes(p, width), "WIDTH": width},
-    )
 
 
 def _matvec(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None:

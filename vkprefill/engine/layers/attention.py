@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vkprefill.engine import kernels
+from vkprefill.engine.halves import half_for
 from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.weights import AttentionWeights
 from vkprefill.vulkan.program import Program
@@ -50,6 +51,5 @@ def attention(
         scale=c.attention_scale,
         kv_type=pool.kv_type,
     )
-    kernels.attention_gate(p, s.query_gate, s.attended, heads=heads)
-    kernels.half_rows(p, s.attended, half)
+    kernels.attention_gate(p, s.query_gate, s.attended, heads=heads, half=half_for(w.attn_output, half))
     kernels.linear(p, s.attended, w.attn_output, s.x, add=True, half=half)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vkprefill.engine import kernels
+from vkprefill.engine.halves import half_for
 from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.weights import DeltaNetWeights
 from vkprefill.vulkan.program import Program
@@ -31,6 +32,5 @@ def delta_net(p: Program, at: LayerContext, w: DeltaNetWeights) -> None:
         key_dim=c.linear_key_head_dim,
         value_dim=c.linear_value_head_dim,
     )
-    kernels.gated_norm(p, s.z, w.ssm_norm, s.delta_out, eps=c.rms_norm_eps)
-    kernels.half_rows(p, s.delta_out, half)
+    kernels.gated_norm(p, s.z, w.ssm_norm, s.delta_out, eps=c.rms_norm_eps, half=half_for(w.ssm_out, half))
     kernels.linear(p, s.delta_out, w.ssm_out, s.x, add=True, half=half)
