@@ -40,6 +40,11 @@ def test_chat_goes_on_after_errors(cli, gpu):
     assert sum(line.startswith("prompt: ") for line in outcome.err.splitlines()) == 1
 
 
+def test_chat_in_which_nothing_was_answered(cli, gpu):
+    outcome = cli(*CHAT, stdin=b"long " * 500 + b"\n")
+    assert (outcome.code, outcome.out) == (1, "") and len(outcome.error_lines) == 1
+
+
 def test_chat_interrupted(gpu):
     """Ctrl-C stops the answer, not the chat; at the prompt it ends it."""
     args = ("chat", "-m", str(model_path("tiny-b-f32")), *GREEDY, "-c", "65536")

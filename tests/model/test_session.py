@@ -152,3 +152,8 @@ def test_a_newer_turn_ends_the_one_before(built_in, session):
 def test_what_are_no_messages(session, messages):
     with pytest.raises(vkprefill.RequestError, match="^messages: wanted a list of objects with role and content$"):
         session.generate(messages)
+
+
+def test_no_messages(session):
+    with pytest.raises(vkprefill.RequestError, match="^messages: there are none, wanted at least one$"):
+        session.generate([])

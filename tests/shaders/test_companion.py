@@ -21,7 +21,7 @@ from vkprefill.cli import devices as devices_command
 from vkprefill.errors import DeviceError
 from vkprefill.vulkan import companion
 from vkprefill.vulkan import program as program_module
-from vkprefill.vulkan.companion import Abilities
+from vkprefill.vulkan.companion import Abilities, abilities
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.pipelines import Pipelines
 from vkprefill.vulkan.shaders import load_shader
@@ -184,6 +184,12 @@ def test_a_pipeline_that_the_driver_refuses_is_an_error(native, device, monkeypa
 def test_switched_off():
     output = run([RUN, "without"], VKPREFILL_COMPANION="0")
     assert "absent: switched off by VKPREFILL_COMPANION=0\n" in output and "finished" in output
+
+
+@pytest.mark.parametrize("value", ["0", "off", "False", "NO"])
+def test_words_that_switch_it_off(monkeypatch, value):
+    monkeypatch.setenv("VKPREFILL_COMPANION", value)
+    assert abilities(0) == Abilities(absent=f"switched off by VKPREFILL_COMPANION={value}")
 
 
 def test_built_for_another_kp(native):

@@ -54,7 +54,7 @@ class ScriptedEngine:
     """Stands in for EngineClient: answers each job with the same pieces, or refuses it, or fails."""
 
     def __init__(self) -> None:
-        self.ready: Ready | None = Ready("a device", 512, 64)
+        self.ready: Ready | None = Ready("a device", 512, 64, "full")
         self.stage, self.lost, self.exit_code, self.waiting, self.running = "loading weights 40 %", False, None, 0, 0
         self.pieces: list[str] = ["Hello", " there"]
         self.error: ApiError | None = None

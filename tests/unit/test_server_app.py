@@ -206,6 +206,7 @@ def test_models_and_props(send):
         and props["specprefill"]["min_tokens"] == 8192
     )
     assert "im_start" in props["chat_template"] and props["model_path"] == "target.gguf"
+    assert (props["device"], props["precision"]) == ("a device", "full")
 
 
 def test_metrics(send):

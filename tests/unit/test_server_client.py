@@ -36,7 +36,7 @@ class Played(EngineClient):
     def __init__(self, max_waiting: int = 2) -> None:
         options = EngineOptions(Path("x.gguf"), None, None)
         super().__init__(options, max_waiting=max_waiting, on_ready=print, on_failure=print)
-        self.ready = Ready("a device", 512, 64)
+        self.ready = Ready("a device", 512, 64, "full")
         self.sent: list[object] = []
         self.put = self._take
 
@@ -268,7 +268,7 @@ def test_engine_that_hangs_is_ended_and_built_again(processes, clock):
         await until(lambda: len(processes) == 1)
         first = processes[0]
         first.take(Loading("weights"))
-        first.take(Ready("a device", 512, 64))
+        first.take(Ready("a device", 512, 64, "full"))
         clock[0] += 1000  # nothing to do is no reason
         await asyncio.sleep(0.05)
         assert not first.killed
@@ -288,7 +288,7 @@ def test_engine_that_hangs_is_ended_and_built_again(processes, clock):
         assert client.ready is None and client.lost and client.stage == f"{message}; loading again"
         assert first.sent[-1] == Stop()
         second = processes[1]
-        second.take(Ready("a device", 512, 64))
+        second.take(Ready("a device", 512, 64, "full"))
         again = client.run(JOB)
         second.take(done(again.job.job_id))
         assert await collect_run(again) == [done(again.job.job_id)]

@@ -19,7 +19,7 @@ PATIENCE_S = 60  # only what hangs takes longer
 
 def engine(options: EngineOptions, connection: Connection) -> None:
     """Answers a prompt with the number of its tokens and its process id; prompts of one token never."""
-    connection.send(Ready("no device", 512, 64))
+    connection.send(Ready("no device", 512, 64, "full"))
     while not isinstance(message := connection.recv(), Stop):
         if isinstance(message, Job) and len(message.token_ids) > 1:
             connection.send(Piece(message.job_id, f"{len(message.token_ids)} {os.getpid()}"))

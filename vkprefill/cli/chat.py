@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     stops = stop_texts(args)
     start = [{"role": "system", "content": args.system_prompt}] if args.system_prompt is not None else []
     messages = list(start)
+    answered = failed = False
     with open_pair(args) as (model, draft, spec):
         session = Session(model, draft, spec)
         notice(HELP)
@@ -71,9 +72,10 @@ def run(args: argparse.Namespace) -> int:
                 return 130
             except RequestError as error:
                 notice(f"Error: {one_line(error)}")
+                failed = True
                 continue
             if line is None or line.strip() == "/quit":
-                return 0
+                return 1 if failed and not answered else 0
             if line.strip() == "/clear":
                 messages = list(start)
                 continue
@@ -91,7 +93,9 @@ def run(args: argparse.Namespace) -> int:
             except RequestError as error:
                 notice(f"Error: {one_line(error)}")
                 messages.pop()
+                failed = True
                 continue
+            answered = True
             print(flush=True)
             result = answer.result
             if interrupted and not result.text:

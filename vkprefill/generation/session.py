@@ -98,6 +98,8 @@ class Session:
         template = self.model.chat_template
         if template is None:
             raise RequestError(f"chat: {self.model.path.name} has no chat template")
+        if isinstance(messages, Sequence) and not messages:
+            raise RequestError("messages: there are none, wanted at least one")
         variables = template_variables(template_kwargs)
         goes_on = begun_answer(messages)
         ids = template.encode(messages, tools=tools, continue_final=goes_on, **variables)

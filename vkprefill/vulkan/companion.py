@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 VARIABLE = "VKPREFILL_COMPANION"
+OFF = ("0", "false", "no", "off")  # its values, in any case, that leave the companion out
 DOT2 = frozenset({"shaderFloat16", "mixedFloatDotProduct"})
 
 
@@ -58,8 +59,9 @@ class Abilities:
 
 def load() -> ModuleType:
     """The extension module. Raises Absent."""
-    if os.environ.get(VARIABLE) == "0":
-        raise Absent(f"switched off by {VARIABLE}=0")
+    value = os.environ.get(VARIABLE, "")
+    if value.lower() in OFF:
+        raise Absent(f"switched off by {VARIABLE}={value}")
     try:
         import vkprefill._companion as native
     except ImportError as error:

@@ -127,9 +127,8 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
     stack.callback(slots.close)
     log.info("prefill in chunks of %d tokens, precision %s", model.prefill_chunk, model.precision)
     log.info("kernels: %s", ", ".join(model.kernels()))
-    connection.send(
-        Ready(f"{model.device.info.name} ({model.device.info.driver})", model.max_context, model.prefill_chunk)
-    )
+    name = f"{model.device.info.name} ({model.device.info.driver})"
+    connection.send(Ready(name, model.max_context, model.prefill_chunk, model.precision))
     return Engine(model, slots, connection)
 
 

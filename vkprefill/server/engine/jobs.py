@@ -73,11 +73,14 @@ class Loading:
 
 @dataclass(frozen=True)
 class Ready:
-    """device: its name and driver; max_context: slots of the KV cache, which the conversations share."""
+    """device: its name and driver; max_context: slots of the KV cache, which the conversations share; precision: of
+    prefill's products, "full" or "half".
+    """
 
     device: str
     max_context: int
     prefill_chunk: int
+    precision: str
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ def props(service: Service, version: str) -> dict[str, object]:
         "eos_token": text(tokenizer.eos_token_id),
         "build_info": f"vkprefill {version}",
         "device": ready.device if ready else None,
+        "precision": ready.precision if ready else None,
         "specprefill": defaults.spec.as_dict() if defaults.spec else None,
     }
 
