@@ -19,7 +19,7 @@ from vkprefill.text.tokenizer import Tokenizer
 from vkprefill.vulkan.companion import abilities
 from vkprefill.vulkan.probe import choose
 
-SUBCOMMANDS = ("generate", "chat", "inspect", "devices")
+SUBCOMMANDS = ("generate", "chat", "inspect", "devices", "doctor")
 TIMINGS = {
     "cache_n",
     "prompt_n",

@@ -16,7 +16,7 @@ from vkprefill.display import one_line
 from vkprefill.engine.sizes import check_sizes
 from vkprefill.errors import VkPrefillError
 
-SUBCOMMANDS = ("generate", "chat", "explain", "capture", "eval", "bench", "serve", "inspect", "devices")
+SUBCOMMANDS = ("generate", "chat", "explain", "capture", "eval", "bench", "serve", "inspect", "devices", "doctor")
 
 
 def build_parser(argv: list[str]) -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 
 from vkprefill.vulkan.companion import abilities
-from vkprefill.vulkan.probe import DeviceInfo, probe
+from vkprefill.vulkan.probe import DeviceInfo, memory_of, probe
 from vkprefill.vulkan.profiles import profile_for
 
 
@@ -55,23 +55,3 @@ def as_json(device: DeviceInfo) -> dict[str, object]:
         "timestamps": opened.timestamps,
         "cooperative_matrices": opened.matrices,
     }
-
-
-def memory_of(device: DeviceInfo) -> str:
-    """The heaps that we take memory from, in words."""
-
-    def size(index: int) -> str:
-        heap = device.heaps[index]
-        free = "" if heap.budget_bytes is None else f" ({heap.budget_bytes / 2**30:.1f} GiB free now)"
-        return f"{heap.num_bytes / 2**30:.1f} GiB{free}"
-
-    if not device.heaps:
-        return "none"
-    if device.type == "cpu":
-        return "the machine's"
-    if device.one_memory:
-        return f"{size(device.device_heap)}, shared with the CPU"
-    beside = f"{size(device.host_heap)} shared with the CPU"
-    if device.type == "integrated":
-        return f"{size(device.device_heap)} and {beside}: the driver's division of the machine's memory"
-    return f"{size(device.device_heap)} of its own, {beside}"

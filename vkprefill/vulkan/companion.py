@@ -62,6 +62,10 @@ def load() -> ModuleType:
     value = os.environ.get(VARIABLE, "")
     if value.lower() in OFF:
         raise Absent(f"switched off by {VARIABLE}={value}")
+    return _import()
+
+
+def _import() -> ModuleType:
     try:
         import vkprefill._companion as native
     except ImportError as error:
@@ -77,3 +81,13 @@ def abilities(index: int) -> Abilities:
         return Abilities.of(load().describe(index))
     except (Absent, IndexError, RuntimeError) as error:
         return Abilities(absent=str(error))
+
+
+def features_found(index: int) -> frozenset[str] | None:
+    """Those of our features that the driver of the device with this index has, used or not; None where the companion,
+    which asks for them, is not built.
+    """
+    try:
+        return frozenset(_import().describe(index)["features"])
+    except (Absent, IndexError, RuntimeError):
+        return None

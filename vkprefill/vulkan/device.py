@@ -86,15 +86,24 @@ def ask_for_waves_of_32(environment: MutableMapping[str, str]) -> None:
         environment["RADV_PERFTEST"] = ",".join([*filter(None, wanted), "cswave32"])
 
 
-def _import_barrier() -> type | None:
-    """Our own kp operation, or None (not built, or VKPREFILL_BARRIER=0): then every level is a submission."""
+def why_no_barrier() -> str:
+    """Why every dependency level is a submission of its own; empty where our own kp operation stands between them."""
     if os.environ.get("VKPREFILL_BARRIER") == "0":
-        return None
+        return "switched off by VKPREFILL_BARRIER=0"
     try:
-        from vkprefill._barrier import Barrier
+        import vkprefill._barrier  # noqa: F401
     except ImportError as error:
-        log.info("barrier operation not available (%s): one submission for each dependency level", error)
+        return f"not available: {error}"
+    return ""
+
+
+def _import_barrier() -> type | None:
+    """Our own kp operation, or None."""
+    if why := why_no_barrier():
+        log.info("barrier operation %s: one submission for each dependency level", why)
         return None
+    from vkprefill._barrier import Barrier
+
     return Barrier
 
 

@@ -21,6 +21,7 @@ _STRUCTURE_TYPE = {
     "properties2": 1000059001,
     "memory2": 1000059006,
     "subgroup": 1000094000,
+    "allocations": 1000168000,
     "driver": 1000196000,
     "subgroup sizes": 1000225000,
     "memory budget": 1000237000,
@@ -57,8 +58,8 @@ class DeviceInfo:
     index: its number for kp; type: integrated, discrete, virtual, cpu or other; vendor_id: PCI number; heaps: all there
     are, of which we use two: device_heap, where "device" memory comes from, and host_heap, for "host" memory (numbers
     of heaps, often the same); subgroup_size: of a shader that asks for none, min_subgroup_size: the least that the
-    device can do; max_buffer_bytes: longest storage buffer binding; missing: what this engine needs and the device
-    lacks.
+    device can do, max_subgroup_size: the most; max_buffer_bytes: longest storage buffer binding; max_allocation_bytes:
+    largest piece of memory, 0 from a driver that does not say; missing: what this engine needs and the device lacks.
     """
 
     index: int
@@ -76,6 +77,8 @@ class DeviceInfo:
     max_workgroup_invocations: int
     max_shared_bytes: int
     missing: tuple[str, ...]
+    max_subgroup_size: int = 0
+    max_allocation_bytes: int = 0
 
     @property
     def one_memory(self) -> bool:
@@ -157,7 +160,8 @@ def probe() -> list[DeviceInfo]:
 def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> DeviceInfo:
     driver = _Chained(_STRUCTURE_TYPE["driver"], 4 + 256 + 256 + 4)
     subgroup_sizes = _Chained(_STRUCTURE_TYPE["subgroup sizes"], 16, driver)  # zero from a driver without them
-    subgroup = _Chained(_STRUCTURE_TYPE["subgroup"], 16, subgroup_sizes)
+    allocations = _Chained(_STRUCTURE_TYPE["allocations"], 16, subgroup_sizes)
+    subgroup = _Chained(_STRUCTURE_TYPE["subgroup"], 16, allocations)
     properties = _Chained(_STRUCTURE_TYPE["properties2"], _PROPERTIES_BYTES, subgroup)
     vulkan.vkGetPhysicalDeviceProperties2(handle, properties.buffer)
     api, _, vendor, _, kind = properties.unpack("5I")
@@ -193,6 +197,8 @@ def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> Devic
         max_workgroup_invocations=invocations,
         max_shared_bytes=shared_bytes,
         missing=tuple(missing),
+        max_subgroup_size=subgroup_sizes.unpack("2I")[1] or subgroup_size,
+        max_allocation_bytes=allocations.unpack("Q", 8)[0],
     )
 
 
@@ -251,3 +257,23 @@ def choose(wanted: str | int | None = None) -> DeviceInfo:
             f"device {chosen.index} ({chosen.name}): lacks {', '.join(chosen.missing)}, which the kernels need"
         )
     return chosen
+
+
+def memory_of(device: DeviceInfo) -> str:
+    """The heaps that we take memory from, in words."""
+
+    def size(index: int) -> str:
+        heap = device.heaps[index]
+        free = "" if heap.budget_bytes is None else f" ({heap.budget_bytes / 2**30:.1f} GiB free now)"
+        return f"{heap.num_bytes / 2**30:.1f} GiB{free}"
+
+    if not device.heaps:
+        return "none"
+    if device.type == "cpu":
+        return "the machine's"
+    if device.one_memory:
+        return f"{size(device.device_heap)}, shared with the CPU"
+    beside = f"{size(device.host_heap)} shared with the CPU"
+    if device.type == "integrated":
+        return f"{size(device.device_heap)} and {beside}: the driver's division of the machine's memory"
+    return f"{size(device.device_heap)} of its own, {beside}"

@@ -1,0 +1,60 @@
+"""All checks that a device can run, in an order in which what others rest on comes first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkprefill.engine import kernels
+from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.selftest import attention, delta_net, elementwise, products, reference
+from vkprefill.selftest.trial import EXACT, Check, Trial
+from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS
+from vkprefill.vulkan.shaders import manifest
+
+ROWS, VOCAB, CANDIDATES, PENALTY = 3, 5000, 20, 0.75
+
+
+def all_checks(device: Device) -> list[Check]:
+    return [
+        *elementwise.checks(),
+        *delta_net.checks(device),
+        *attention.checks(device),
+        Check("best tokens", _top_k),
+        *products.checks(device),
+    ]
+
+
+def not_here(device: Device) -> dict[str, str]:
+    """Kernels that the device cannot run, with the reason."""
+    reasons = {}
+    for name, entry in manifest().items():
+        lacking = set(entry["features"]) - device.abilities.features
+        if lacking:
+            reasons[name] = f"needs {', '.join(sorted(lacking))}"
+        elif "_shuffle" in name and device.info.subgroup_size not in SHUFFLE_SUBGROUPS:
+            sizes = ", ".join(map(str, SHUFFLE_SUBGROUPS))
+            reasons[name] = f"needs subgroups of {sizes}; here they have {device.info.subgroup_size}"
+    return reasons
+
+
+def _top_k(trial: Trial) -> None:
+    """Rows of logits of tokens that run together: in row r, tokens 1 to r are seen too."""
+    logits = np.round(trial.normal(ROWS, VOCAB), 2).astype(np.float32)  # many are equal
+    seen, ids = trial.rng.choice(VOCAB, 500, replace=False), trial.rng.choice(VOCAB, ROWS).astype(np.uint32)
+    bits = np.zeros(-(-VOCAB // 32) * 32, np.uint8)
+    bits[seen] = 1
+    penalty = int(np.float32(PENALTY).view(np.uint32))
+    p = trial.program(ROWS, PENALTY=penalty, NUM_CANDIDATES=CANDIDATES)
+    candidates, block_best = trial.words(ROWS, MAX_CANDIDATES, 2), trial.words(ROWS, -(-VOCAB // 64), 2)
+    marked = trial.put(np.packbits(bits, bitorder="little").view(np.uint32))
+    kernels.top_k(p, trial.put(logits), marked, trial.put(ids), block_best, candidates)
+    p.run()
+    best = [
+        reference.best_tokens(row, CANDIDATES, np.union1d(seen, ids[1 : r + 1]), PENALTY)
+        for r, row in enumerate(logits)
+    ]
+    found = candidates.read()[:, :CANDIDATES]
+    trial.compare(p, found[..., 1], np.stack([ids for ids, _ in best]), EXACT)
+    values = np.ascontiguousarray(found[..., 0]).view(np.float32)
+    trial.compare(p, values, np.stack([values for _, values in best]), EXACT)

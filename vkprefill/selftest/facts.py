@@ -1,0 +1,80 @@
+"""What a report of a fault should say about the machine, the driver and the device, without anybody's names."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from vkprefill.benchmark.record import commit
+from vkprefill.engine.halves import takes_halves
+from vkprefill.selftest.forms import form_name
+from vkprefill.vulkan import companion
+from vkprefill.vulkan.device import why_no_barrier
+from vkprefill.vulkan.host_memory import free_ram_bytes
+from vkprefill.vulkan.probe import DeviceInfo, memory_of, probe
+from vkprefill.vulkan.profiles import profile_for
+from vkprefill.vulkan.shaders import fingerprint, manifest
+
+PACKAGES = ("vkprefill", "kp", "numpy", "gguf")
+VARIABLES = ("VKPREFILL_", "VK_", "MESA_", "RADV_", "AMD_", "ANV_", "INTEL_", "LP_", "GALLIUM_", "GALLIVM_", "EMU_")
+VECTOR_UNITS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "asimd": "NEON"}  # the widest first
+
+
+def gather(info: DeviceInfo) -> dict[str, object]:
+    """All of it, as JSON has it. Opens no device, but asks the driver."""
+    profile, opened = profile_for(info), companion.abilities(info.index)
+    wanted = {feature for entry in manifest().values() for feature in entry["features"]}
+    found = companion.features_found(info.index)
+    return {
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "commit": commit(),
+        "shaders": fingerprint(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor(),
+        "memory_free_bytes": free_ram_bytes(),
+        "devices": [f"{device.index}: {device.name}" for device in probe()],
+        "device": asdict(info),
+        "memory": memory_of(info),
+        "features": {
+            "on": sorted(opened.features),
+            "found": None if found is None else sorted(found),
+            "lacking": None if found is None else sorted(wanted - found),
+        },
+        "companion": opened.absent or "on",
+        "barrier": why_no_barrier() or "on",
+        "timestamps": opened.timestamps,
+        "profile": {"name": profile.name, "form": form_name(profile)},
+        "precision_auto": "half" if takes_halves("auto", opened.has_dot2) else "full",
+        "variables": sorted(name for name in os.environ if name.startswith(VARIABLES)),
+    }
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, object]:
+    """Name, threads that this process may use, the widest vector unit."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    fields = dict(reversed([tuple(map(str.strip, line.split(":", 1))) for line in lines if ":" in line]))
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return {
+        "name": fields.get("model name") or platform.processor() or platform.machine(),
+        "threads": len(os.sched_getaffinity(0)),
+        "vectors": next((unit for flag, unit in VECTOR_UNITS.items() if flag in flags), None),
+    }
+
+
+def without_paths(value: object, home: str | None = None) -> object:
+    """A copy of JSON's values whose texts name files without the folders they lie in, which tell who somebody is."""
+    home = str(Path.home()) if home is None else home
+    if isinstance(value, str):
+        if len(home) > 1:
+            value = value.replace(home, "/~")
+        return re.sub(r"(?<![\w.])(?:/[\w.+@~-]+)+/(?=[\w.+@~-])", "", value)
+    if isinstance(value, Mapping):
+        return {key: without_paths(item, home) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(item, home) for item in value]
+    return value
