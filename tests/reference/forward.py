@@ -11,7 +11,23 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from tests.reference import activations, attention, conv, delta_rule, linear, norm, rope
+from tests.reference import activations, attention, conv, delta_rule, linear, mtp, norm, rope
+
+# Names of intermediates of an attention layer -> llama.cpp's in the multi-token-prediction block, after `mtp_`.
+MTP_NAMES = {
+    "Qcur_full": "Qcur_full",
+    "Qcur_normed": "Qcur_normed",
+    "Kcur_normed": "Kcur_normed",
+    "Vcur": "Vcur",
+    "gate_reshaped": "gate",
+    "attn_pregate": "attn_pregate",
+    "attn_output": "attn_out",
+    "attn_residual": "attn_residual",
+    "attn_post_norm": "attn_post_norm",
+    "ffn_swiglu": "ffn_swiglu",
+    "ffn_out": "ffn_out",
+    "l_out": "post_ffn",
+}
 
 
 @dataclass
@@ -95,16 +111,23 @@ class ReferenceModel:
     ) -> dict[str, np.ndarray]:
         """The multi-token prediction block: hidden [T, D] is `result_norm` one position earlier, token_ids the tokens
         at `positions`; its logits predict the token after them (DeepSeek-V3, section 2.2)."""
-        i = self.layer_count
-        embedded = self._norm(self.weights["token_embd.weight"][np.asarray(token_ids)], f"blk.{i}.nextn.enorm")
-        context = self._norm(np.asarray(hidden, self.dtype), f"blk.{i}.nextn.hnorm")
-        x = self._linear(np.concatenate([embedded, context], axis=-1), f"blk.{i}.nextn.eh_proj")
-        out = {f"mtp_eh_proj-{i}": x}
-        mixed = self._attention(self._norm(x, f"blk.{i}.attn_norm"), np.asarray(positions, np.int64), state, i, out)
-        x = self._residual_mlp(x, mixed, i, out)
-        own_norm = f"blk.{i}.nextn.shared_head_norm"
-        out["h_nextn"] = self._norm(x, own_norm if own_norm + ".weight" in self.weights else "output_norm")
-        out["result_output"] = self._head(out["h_nextn"])
+        i, weights = self.layer_count, self.weights
+        block = f"blk.{i}.nextn."
+        table = weights[mtp.optional(weights, block + "embed_tokens", "token_embd") + ".weight"]
+        embedded = table[np.asarray(token_ids)]
+        norms = [weights[f"{block}{name}.weight"] for name in ("enorm", "hnorm")]
+        halves = mtp.normed_halves(embedded, np.asarray(hidden, self.dtype), *norms, self.eps)
+        projected = self._linear(mtp.joined(*halves), block + "eh_proj")
+        x, of_block = mtp.residual_start(projected, embedded), {}
+        normed = self._norm(x, f"blk.{i}.attn_norm")
+        mixed = self._attention(normed, np.asarray(positions, np.int64), state, i, of_block)
+        x = self._residual_mlp(x, mixed, i, of_block)
+        out = {f"mtp_enorm-{i}": halves[0], f"mtp_hnorm-{i}": halves[1], f"mtp_eh_proj-{i}": projected}
+        out |= {f"mtp_attn_norm-{i}": normed, f"kq_soft_max-{i}": of_block[f"kq_soft_max-{i}"]}
+        out |= {f"mtp_{theirs}-{i}": of_block[f"{ours}-{i}"] for ours, theirs in MTP_NAMES.items()}
+        out["h_nextn"] = self._norm(x, mtp.optional(weights, block + "shared_head_norm", "output_norm"))
+        head = "output" if "output.weight" in weights else "token_embd"
+        out["result_output"] = self._linear(out["h_nextn"], mtp.optional(weights, block + "shared_head_head", head))
         return out
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:

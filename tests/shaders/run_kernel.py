@@ -83,12 +83,15 @@ class KernelRun:
         cache_len: int = 0,
         penalty: float = 0.0,
         num_candidates: int = 0,
+        step_role: str = "input",
     ) -> None:
         self.device, self.num_tokens, self.num_rows = device, num_tokens, num_rows or num_tokens
         self._buffers: dict[str, tuple[Buffer, np.ndarray, str, bool]] = {}
         step = np.full(STEP_WORDS, FOREIGN, np.uint32)
         step[:4] = num_tokens, cache_len, np.float32(penalty).view(np.uint32), num_candidates
-        self.program = device.program("test", step=self.input("step", step, by_row=False), num_rows=self.num_rows)
+        self.program = device.program(
+            "test", step=self._add("step", step, step_role, False, False), num_rows=self.num_rows
+        )
 
     def input(self, name: str, values: np.ndarray, *, by_row: bool = True, pad: bool = False) -> Buffer:
         return self._add(name, np.asarray(values), "input", by_row, pad)

@@ -141,7 +141,7 @@ def load_recording(
     opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen, features))
     untold = mock.patch.object(memory, "tell_of_detour")  # nothing runs
     with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened, untold:
-        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type, precision=precision)
+        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type, precision=precision, mtp=None)
 
 
 def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:

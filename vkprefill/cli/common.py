@@ -246,7 +246,7 @@ def open_pair(
     context, num_bytes = draft_room(path, spec, wanted, **loading)
     with open_model(args, reserve_bytes=num_bytes) as model:
         with _loading("draft: ") as report:
-            draft = load(path, model.device, context, progress=report, **loading)
+            draft = load(path, model.device, context, mtp=None, progress=report, **loading)
         with draft:
             prepare_pair(model, draft, spec, _notice_measuring)
             yield model, draft, spec

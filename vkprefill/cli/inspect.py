@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
@@ -14,7 +16,8 @@ from vkprefill.engine.sizes import Sizes
 from vkprefill.errors import DeviceError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile, open_gguf
-from vkprefill.gguf.tensors import check_tensors, tensor_specs
+from vkprefill.gguf.mtp import find_block
+from vkprefill.gguf.tensors import TensorSpec, check_tensors, tensor_specs
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
 from vkprefill.vulkan.companion import abilities
@@ -46,12 +49,18 @@ def run(args: argparse.Namespace) -> int:
     chunk = args.batch_size or (chunk_for(config, profile) if device else profile.prefill_chunk)
     half = takes_halves(args.precision, info is None or abilities(info.index).has_dot2)
     precision = "half" if half else "full"
-    sizes = Sizes(config, profile, context, kv_type(args), chunk, half)
+    block = find_block(file, config, "auto")
+    sizes = Sizes(config, profile, context, kv_type(args), chunk, half, block)
     if info and args.ctx_size is not None:
         check_context(sizes, info)
     bill = memory_bill(file, sizes)
-    types = Counter(file.info(spec.name).type.name for spec in tensor_specs(config))
-    parameters = sum(info_size(file.info(spec.name).shape) for spec in tensor_specs(config))
+    types = types_of(file, tensor_specs(config))
+    parameters = sum(math.prod(spec.shape) for spec in tensor_specs(config))
+    mtp = block and {
+        "layer": block.layer,
+        "parameters": sum(math.prod(spec.shape) for spec in block.specs),
+        "types": types_of(block.file, block.specs),
+    }
     if args.json:
         print(
             json.dumps(
@@ -60,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
                     "file_bytes": file.size_bytes,
                     "parameters": parameters,
                     "types": types,
+                    "mtp": mtp,
                     "config": asdict(config),
                     "max_context": context,
                     "prefill_chunk": chunk,
@@ -72,10 +82,14 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     print(f"{file.path}: {config.name}, {parameters / 1e6:,.2f} M parameters, {file.size_bytes / 2**20:,.2f} MiB")
-    print(
-        f"tensors: {', '.join(f'{count} {name}' for name, count in types.most_common())}"
-        + (f"; {config.num_nextn_layers} multi-token-prediction block(s) not used" if config.num_nextn_layers else "")
-    )
+    print(f"tensors: {listed(types)}")
+    if mtp:
+        print(
+            f"multi-token-prediction block: blk.{mtp['layer']}, {mtp['parameters'] / 1e6:,.2f} M parameters more, "
+            f"tensors: {listed(mtp['types'])}"
+        )
+    else:
+        print("multi-token-prediction block: none")
     for name, value in asdict(config).items():
         if name == "layer_types":
             attention = config.attention_layers
@@ -114,8 +128,9 @@ def device_and_profile(args: argparse.Namespace) -> tuple[DeviceInfo | None, Pro
     return info, profile_for(info)
 
 
-def info_size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
+def types_of(file: GGUFFile, specs: Iterable[TensorSpec]) -> Counter[str]:
+    return Counter(file.info(spec.name).type.name for spec in specs)
+
+
+def listed(types: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in types.most_common())

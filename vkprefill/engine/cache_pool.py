@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vkprefill.engine.one_thread import OneThread
-from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, recurrent_state_size, state_size
+from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, recurrent_state_size
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 
@@ -49,21 +49,26 @@ class CachePool:
         shape = (pages, self._page_words)
         self.kv = {
             layer: KVLayer(
-                *(
-                    device.buffer(f"L{layer:02d}.{name}", shape, np.uint32, kind="kv_cache")
-                    for name in ("keys", "values")
-                )
+                *(device.buffer(f"L{layer:02d}.{name}", shape, np.uint32, kind=kind) for name in ("keys", "values"))
             )
-            for layer in config.attention_layers
+            for layer in sizes.kv_layers
+            for kind in ("kv_cache" if layer in config.attention_layers else "mtp",)
         }
         self.state, self.undo_state = (
-            device.buffer(name, (state_size(config),), kind="state") for name in ("state", "undo state")
+            device.buffer(name, (sizes.state_size,), kind="state") for name in ("state", "undo state")
         )
-        sizes = conv_state_size(config), recurrent_state_size(config)
+        conv, recurrent = conv_state_size(config), recurrent_state_size(config)
         self.offsets = {
-            layer: StateOffsets(i * sum(sizes), i * sum(sizes) + sizes[0])
+            layer: StateOffsets(i * (conv + recurrent), i * (conv + recurrent) + conv)
             for i, layer in enumerate(config.linear_layers)
         }
+        self.mtp_layer = sizes.block.layer if sizes.block else None
+        self.waiting_row: Buffer | None = None
+        """[D], in the live state: the trunk's last row after its last norm, with which the next token of the
+        multi-token-prediction block is paired; zeros before the first. None without a block."""
+        if sizes.block:
+            start = len(config.linear_layers) * (conv + recurrent)
+            self.waiting_row = self.state.part("waiting row", start, (config.hidden_size,))
         self._owner: weakref.ref[Cache] | None = None
 
     @property

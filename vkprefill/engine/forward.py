@@ -17,6 +17,7 @@ from vkprefill.engine.layers.attention import attention
 from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.layers.delta_net import delta_net
 from vkprefill.engine.layers.mlp import mlp
+from vkprefill.engine.layers.mtp import mtp_fill
 from vkprefill.engine.scratch import Scratch
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.weights import ModelWeights
@@ -64,7 +65,7 @@ class ForwardPass:
         kernels.embedding(p, s.token_ids, w.token_embd, s.x)
         for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers, strict=True)):
             p.prefix = f"L{layer:02d}."
-            at = LayerContext(layer, c, self._pool, s, self._half(num_rows))
+            at = self._context(layer, num_rows)
             kernels.rms_norm(p, s.x, weights.attn_norm, s.h, eps=c.rms_norm_eps, half=at.half)
             if kind == FULL_ATTENTION:
                 attention(p, at, weights.mixer, tap=tap, rows_only=layer == last_layer)
@@ -74,10 +75,22 @@ class ForwardPass:
                 delta_net(p, at, weights.mixer)
             kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps, half=at.half)
             mlp(p, at, weights.mlp)
+        if last_layer is None and w.mtp:
+            self._append_mtp(p)
         p.prefix = ""
         if with_head:
             self._append_head(p)
         return p
+
+    def _append_mtp(self, p: Program) -> None:
+        """Keys and values of the multi-token-prediction block; x stays as it is, for the head."""
+        s, w, at = self._scratch, self._weights, self._context(self._pool.mtp_layer, p.num_rows)
+        p.prefix = f"L{at.index:02d}."
+        kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
+        mtp_fill(p, at, w.mtp, s.h)
+
+    def _context(self, layer: int, num_rows: int) -> LayerContext:
+        return LayerContext(layer, self._config, self._pool, self._scratch, self._half(num_rows))
 
     def record_head(self) -> Program:
         """Hidden state of the last token of the run before -> logits [V] and the best candidates."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 
 from vkprefill.engine.halves import PRECISIONS, takes_halves, tell_of_detour
 from vkprefill.engine.scratch import scratch_bytes
-from vkprefill.engine.sizes import KV_TYPES, PAGE, Sizes, check_sizes, num_pages, state_size
+from vkprefill.engine.sizes import KV_TYPES, PAGE, Sizes, check_sizes, num_pages
 from vkprefill.engine.weights import weight_bytes
 from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile
+from vkprefill.gguf.mtp import MTPBlock
+from vkprefill.gguf.tensors import tensor_specs
 from vkprefill.vulkan.device import UPLOAD_SLICE_BYTES, Device
 from vkprefill.vulkan.probe import DeviceInfo
 from vkprefill.vulkan.profiles import Profile
@@ -21,6 +23,7 @@ class MemoryBill:
     """Bytes by kind that loading a model takes, and running it: the whole KV cache, the live recurrent state with the
     one that a failed prefill goes back to.
 
+    mtp: of the multi-token-prediction block, its weights, keys and values, and what its rows are worked out in.
     exchange and staging are "host" memory, which the CPU sees too (tokens, page table, logits; the slice for uploads);
     all else is the device's own. Not in the bill, and checked when it is asked for: a copy of the state (state_copy
     bytes) for each snapshot, mark of a prompt cache and further cache in use; the rows of an attention capture and of
@@ -31,12 +34,13 @@ class MemoryBill:
     kv_cache: int
     state: int
     activations: int
+    mtp: int
     exchange: int
     staging: int
 
     @property
     def on_device(self) -> int:
-        return self.weights + self.kv_cache + self.state + self.activations
+        return self.weights + self.kv_cache + self.state + self.activations + self.mtp
 
     @property
     def on_host(self) -> int:
@@ -53,11 +57,15 @@ class MemoryBill:
 
 def memory_bill(file: GGUFFile, sizes: Sizes) -> MemoryBill:
     """The bill for a model file that is loaded with these sizes."""
+    block, mtp = sizes.block, scratch_bytes(sizes, "mtp")
+    if block is not None:
+        mtp += weight_bytes(block.file, block.specs) + sizes.pages * sizes.layer_page_bytes
     return MemoryBill(
-        weights=weight_bytes(file, sizes.config),
-        kv_cache=sizes.pages * sizes.page_bytes,
-        state=2 * state_size(sizes.config) * 4,  # the live one, and the one that a failed prefill goes back to
+        weights=weight_bytes(file, tensor_specs(sizes.config)),
+        kv_cache=sizes.pages * sizes.layer_page_bytes * len(sizes.config.attention_layers),
+        state=2 * sizes.state_size * 4,  # the live one, and the one that a failed prefill goes back to
         activations=scratch_bytes(sizes, "device"),
+        mtp=mtp,
         exchange=scratch_bytes(sizes, "host") + sizes.pages * 4,  # the page table
         staging=UPLOAD_SLICE_BYTES,
     )
@@ -81,14 +89,18 @@ class LoadOptions:
         check_sizes(self.max_context, self.prefill_chunk)
 
 
-def fit(file: GGUFFile, config: ModelConfig, device: Device, options: LoadOptions) -> Sizes:
-    """The sizes to load a model with on a device. Raises OutOfMemoryError where they are more than it has."""
+def fit(
+    file: GGUFFile, config: ModelConfig, device: Device, options: LoadOptions, block: MTPBlock | None = None
+) -> Sizes:
+    """The sizes to load a model with on a device, with this multi-token-prediction block. Raises OutOfMemoryError where
+    they are more than it has.
+    """
     chunk = options.prefill_chunk or chunk_for(config, device.profile)
     has_dot2 = device.abilities.has_dot2
     half = takes_halves(options.precision, has_dot2)
     if half and not has_dot2:
         tell_of_detour(device.info.name)
-    sizes = Sizes(config, device.profile, options.max_context or PAGE, options.kv_type, chunk, half)
+    sizes = Sizes(config, device.profile, options.max_context or PAGE, options.kv_type, chunk, half, block)
     if options.max_context is None:
         sizes = replace(sizes, max_context=_longest_context(file, sizes, device, options.reserve_bytes))
     check_context(sizes, device.info)

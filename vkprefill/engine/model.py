@@ -15,6 +15,7 @@ from vkprefill.engine.token_input import checked_ids, checked_positions
 from vkprefill.engine.weights import Progress
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile, open_gguf
+from vkprefill.gguf.mtp import find_block
 from vkprefill.gguf.tensors import check_tensors
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
@@ -31,6 +32,7 @@ def load(
     prefill_chunk: int | None = None,
     reserve_bytes: int = 0,
     precision: str = "auto",
+    mtp: str | os.PathLike[str] | None = "auto",
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF model.
@@ -39,20 +41,21 @@ def load(
     closed last; max_context: slots of the KV cache, shared by all caches (None: the file's context length, or what fits
     in memory); kv_type: "f16" or "f32"; prefill_chunk: most tokens of a step of prefill (None: by device);
     reserve_bytes: left free when the context is chosen, for a second model; precision: of prefill's products, "full"
-    float32, "half" sums in float32 of products of halves, "auto" half where the device has an instruction for them.
-    Raises GGUFError, UnsupportedModelError,
-    DeviceError, OutOfMemoryError, RequestError.
+    float32, "half" sums in float32 of products of halves, "auto" half where the device has an instruction for them;
+    mtp: the multi-token-prediction block, for drafts of tokens: "auto" the file's, where it has one, None none, or the
+    path of a companion file that holds the block alone. Raises GGUFError, UnsupportedModelError, DeviceError,
+    OutOfMemoryError, RequestError.
     """
     options = LoadOptions(max_context, kv_type, prefill_chunk, reserve_bytes, precision)
-    return Model(open_gguf(path), device, options, progress)
+    return Model(open_gguf(path), device, options, progress, mtp)
 
 
 class Model:
     """See `load`. A context manager: leaving it frees the device. For one thread at a time: a second one is refused.
 
     config, tokenizer, chat_template (None without one in the file), metadata, device, memory (the bill, bytes by kind),
-    max_context, kv_type, prefill_chunk, precision ("full" or "half"). runner: what the engine's own parts record
-    programs with.
+    max_context, kv_type, prefill_chunk, precision ("full" or "half"), has_mtp (a multi-token-prediction block is
+    loaded). runner: what the engine's own parts record programs with.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Model:
         device: str | int | Device | None,
         options: LoadOptions,
         progress: Progress | None,
+        mtp: str | os.PathLike[str] | None = None,
     ) -> None:
         report = progress or (lambda stage, done, total: None)
         report("reading the file", 0, 1)
@@ -68,6 +72,7 @@ class Model:
         self.metadata = file.metadata
         self.config = ModelConfig.from_gguf(file)
         check_tensors(file, self.config)
+        block = find_block(file, self.config, mtp)
         self.tokenizer = Tokenizer.from_metadata(file.metadata, self.config.vocab_size)
         self.chat_template = ChatTemplate.from_metadata(file.metadata, self.tokenizer)
         self.kv_type = options.kv_type
@@ -76,7 +81,7 @@ class Model:
         self.device = Device.open(device) if self._owns_device else device
         self.runner: Runner | None = None
         try:
-            self.runner = Runner(file, self.config, self.device, options, report)
+            self.runner = Runner(file, self.config, self.device, options, report, block)
             if self._owns_device and self.device.info.type != "cpu":
                 report("timing the device", 0, 1)
                 self.runner.fit_submissions(options.prefill_chunk)
@@ -88,6 +93,7 @@ class Model:
         self.max_context = self.runner.sizes.max_context
         self.prefill_chunk = self.runner.sizes.prefill_chunk
         self.precision = "half" if self.runner.sizes.half else "full"
+        self.has_mtp = block is not None
 
     def new_cache(self, max_context: int | None = None) -> Cache:
         """An empty cache of at most max_context tokens (None: all that the model was loaded for). It takes memory as it

@@ -30,6 +30,7 @@ from vkprefill.engine.weights import Progress, load_weights
 from vkprefill.errors import RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile
+from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
@@ -72,14 +73,20 @@ class Runner:
     """
 
     def __init__(
-        self, file: GGUFFile, config: ModelConfig, device: Device, options: LoadOptions, report: Progress
+        self,
+        file: GGUFFile,
+        config: ModelConfig,
+        device: Device,
+        options: LoadOptions,
+        report: Progress,
+        block: MTPBlock | None = None,
     ) -> None:
         self.config, self.device = config, device
         self.companions: dict[str, Companion] = {}
         self.turn = OneThread(f"model {config.name}")
         half = config.rotary_dim // 2
         self._frequencies = config.rope_theta ** (-np.arange(half) / half)
-        self.sizes = fit(file, config, device, options)
+        self.sizes = fit(file, config, device, options, block)
         self.meter = SpeedMeter(self.sizes.prefill_chunk)
         self.memory: MemoryBill = memory_bill(file, self.sizes)
         what = f"{file.label} with a context of {self.sizes.max_context} tokens"
@@ -92,7 +99,7 @@ class Runner:
             # Products run over whole tiles of rows. What lies past the last token is dropped, but the denormal numbers
             # that used memory is full of would cost a CPU five times the time.
             device.clear(list(self.scratch.buffers()))
-            self._weights = load_weights(file, config, device, report)
+            self._weights = load_weights(file, config, device, report, block)
             self.forward = ForwardPass(device, config, self.pool, self.scratch, self._weights)
 
     def fit_submissions(self, wanted_chunk: int | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from vkprefill.engine.halves import SHORT_RUN, HalfRows
-from vkprefill.engine.sizes import MAX_CANDIDATES, Sizes
+from vkprefill.engine.sizes import DRAFT_CANDIDATES, MAX_CANDIDATES, MAX_DRAFT_IDS, MAX_DRAFTS, Sizes
 from vkprefill.engine.step import STEP_WORDS
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
@@ -45,8 +45,8 @@ class Scratch:
     key: Buffer | None = None  # [T, G Dh]
     value: Buffer | None = None  # [T, G Dh]
     attended: Buffer | None = None  # [T, H Dh]
-    split_out: Buffer | None = None  # [splits, SHORT_RUN, H Dh]
-    split_sums: Buffer | None = None  # [splits, SHORT_RUN, H, 2]
+    split_out: Buffer | None = None  # [splits, H Dh]
+    split_sums: Buffer | None = None  # [splits, H, 2]
 
     # delta net
     qkv_raw: Buffer | None = None  # [T, C], before the convolution
@@ -57,13 +57,20 @@ class Scratch:
     gates: Buffer | None = None  # [T, Hv, 2]
     delta_out: Buffer | None = None  # [T, Hv Dv]
 
+    # multi-token prediction
+    mtp_pair: Buffer | None = None  # [T, 2 D]: normed embedding beside the normed hidden row
+    mtp_x: Buffer | None = None  # [T, D], the block's residual stream
+    mtp_hidden: Buffer | None = None  # [1, D], after the block's last norm
+    draft_ids: Buffer | None = None  # uint32 [MAX_DRAFT_IDS], tokens beyond the first rows of the head
+    drafts: Buffer | None = None  # uint32 [MAX_DRAFTS, DRAFT_CANDIDATES, 2]: bits of the logit, token id
+
     @classmethod
     def allocate(cls, device: Device, sizes: Sizes) -> Scratch:
         """Raises OutOfMemoryError."""
         return cls(
             **{
-                name: device.buffer(name, shape, dtype, memory=memory, kind=KINDS[memory])
-                for name, (shape, dtype, memory) in scratch_shapes(sizes).items()
+                name: device.buffer(name, shape, dtype, memory=PLACES[place][0], kind=PLACES[place][1])
+                for name, (shape, dtype, place) in scratch_shapes(sizes).items()
             }
         )
 
@@ -78,11 +85,12 @@ class Scratch:
 
 
 Shape = tuple[tuple[int, ...], type, str]
-KINDS = {"device": "activations", "host": "exchange"}  # of the memory bill
+# Place -> (memory, kind of the memory bill).
+PLACES = {"device": ("device", "activations"), "host": ("host", "exchange"), "mtp": ("device", "mtp")}
 
 
 def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
-    """Field of Scratch -> (shape, dtype, memory)."""
+    """Field of Scratch -> (shape, dtype, one of PLACES)."""
     c, rows, splits = sizes.config, sizes.rows, sizes.profile.attention_splits
 
     def floats(*shape: int) -> Shape:
@@ -93,6 +101,9 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
 
     def on_host(shape: Shape) -> Shape:
         return *shape[:2], "host"
+
+    def of_mtp(shape: Shape) -> Shape:
+        return *shape[:2], "mtp"
 
     shapes = {
         "step": on_host(words(STEP_WORDS)),
@@ -113,6 +124,7 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
             c.intermediate_size,
             c.q_dim if c.attention_layers else 0,
             c.linear_value_dim if c.linear_layers else 0,
+            2 * c.hidden_size if sizes.block else 0,
         )
         shapes |= {"halves": words(rows, widest // 2), "half_factors": floats(rows)}
     if c.attention_layers:
@@ -123,8 +135,8 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
             "key": floats(rows, c.kv_dim),
             "value": floats(rows, c.kv_dim),
             "attended": floats(rows, c.q_dim),
-            "split_out": floats(splits, SHORT_RUN, c.q_dim),
-            "split_sums": floats(splits, SHORT_RUN, c.num_attention_heads, 2),
+            "split_out": floats(splits, c.q_dim),
+            "split_sums": floats(splits, c.num_attention_heads, 2),
         }
     if c.linear_layers:
         shapes |= {
@@ -136,9 +148,17 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
             "gates": floats(rows, c.linear_num_value_heads, 2),
             "delta_out": floats(rows, c.linear_value_dim),
         }
+    if sizes.block:
+        shapes |= {
+            "mtp_pair": of_mtp(floats(rows, 2 * c.hidden_size)),
+            "mtp_x": of_mtp(floats(rows, c.hidden_size)),
+            "mtp_hidden": of_mtp(floats(1, c.hidden_size)),
+            "draft_ids": on_host(words(MAX_DRAFT_IDS)),
+            "drafts": on_host(words(MAX_DRAFTS, DRAFT_CANDIDATES, 2)),
+        }
     return shapes
 
 
-def scratch_bytes(sizes: Sizes, memory: str) -> int:
-    """Of "device" or "host" memory."""
-    return sum(4 * math.prod(shape) for shape, _, where in scratch_shapes(sizes).values() if where == memory)
+def scratch_bytes(sizes: Sizes, place: str) -> int:
+    """Of what lies at one of PLACES."""
+    return sum(4 * math.prod(shape) for shape, _, where in scratch_shapes(sizes).values() if where == place)

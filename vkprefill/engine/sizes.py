@@ -10,11 +10,15 @@ from numbers import Integral
 
 from vkprefill.errors import RequestError
 from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.vulkan.profiles import Profile
 
 PAGE = 256  # slots of a page of the KV cache, as in shaders/include/kv.glsl
 KV_TYPES = ("f16", "f32")
 MAX_CANDIDATES = 64  # that the device can deliver for sampling
+MAX_DRAFTS = 7  # of a round: they are verified with the token before them
+DRAFT_CANDIDATES = 10  # best tokens of a draft row, whose probabilities are taken among them
+MAX_DRAFT_IDS = 1024  # tokens that a draft may be beside the first of the vocabulary
 MAX_CONTEXT, MAX_CHUNK = 1 << 30, 4096
 ROW_TILE = 32  # activations are padded to whole tiles: a multiple of the rows that matmul and attention read together
 
@@ -34,7 +38,7 @@ class Sizes:
     """What decides how large every buffer of a model is.
 
     max_context: slots of the KV cache; kv_type: one of KV_TYPES; prefill_chunk: most tokens of a step of prefill; half:
-    its products are of halves.
+    its products are of halves; block: the multi-token-prediction block that is loaded with the model.
     """
 
     config: ModelConfig
@@ -43,6 +47,7 @@ class Sizes:
     kv_type: str
     prefill_chunk: int
     half: bool = False
+    block: MTPBlock | None = None
 
     @property
     def rows(self) -> int:
@@ -59,9 +64,28 @@ class Sizes:
         return PAGE * self.config.kv_dim // (2 if self.kv_type == "f16" else 1)
 
     @property
+    def kv_layers(self) -> tuple[int, ...]:
+        """Layers with keys and values: the full-attention layers, and the multi-token-prediction block."""
+        return self.config.attention_layers + ((self.block.layer,) if self.block else ())
+
+    @property
+    def layer_page_bytes(self) -> int:
+        """Keys and values of one page in one layer."""
+        return 2 * self.page_words * 4
+
+    @property
     def page_bytes(self) -> int:
-        """Keys and values of one page in all full-attention layers."""
-        return 2 * len(self.config.attention_layers) * self.page_words * 4
+        """Keys and values of one page in all layers that have them."""
+        return len(self.kv_layers) * self.layer_page_bytes
+
+    @property
+    def state_size(self) -> int:
+        """Floats of the live state: for each delta-net layer the convolution state, then the recurrent state; with a
+        multi-token-prediction block, the hidden row that waits for its next token.
+        """
+        c = self.config
+        layers = len(c.linear_layers) * (conv_state_size(c) + recurrent_state_size(c))
+        return max(4, layers + (c.hidden_size if self.block else 0))
 
 
 def num_pages(max_context: int) -> int:
@@ -76,8 +100,3 @@ def conv_state_size(config: ModelConfig) -> int:
 def recurrent_state_size(config: ModelConfig) -> int:
     """Floats of one layer's delta-rule state [Hv, Dv, Dk]."""
     return config.linear_num_value_heads * config.linear_value_head_dim * config.linear_key_head_dim
-
-
-def state_size(config: ModelConfig) -> int:
-    """Floats of the state of all delta-net layers: for each the convolution state, then the recurrent state."""
-    return max(4, len(config.linear_layers) * (conv_state_size(config) + recurrent_state_size(config)))

@@ -19,6 +19,7 @@ import numpy as np
 
 from vkprefill.gguf.config import FULL_ATTENTION, OUTPUT, TOKEN_EMBEDDING, ModelConfig
 from vkprefill.gguf.file import GGUFFile
+from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows, packed_row_bytes, padded_rows
 from vkprefill.gguf.tensors import TensorSpec, check_finite, read_vector, tensor_specs
 from vkprefill.vulkan.buffer import Buffer
@@ -92,11 +93,25 @@ class LayerWeights:
 
 
 @dataclass(frozen=True)
+class MTPWeights:
+    """Of the multi-token-prediction block; what its file does not have is the trunk's."""
+
+    embed_tokens: Matrix
+    enorm: Buffer
+    hnorm: Buffer
+    eh_proj: Matrix
+    layer: LayerWeights
+    shared_head_norm: Buffer
+    shared_head_head: Matrix
+
+
+@dataclass(frozen=True)
 class ModelWeights:
     token_embd: Matrix
     output_norm: Buffer
     output: Matrix  # token_embd where the embeddings are tied
     layers: tuple[LayerWeights, ...]
+    mtp: MTPWeights | None
     pools: tuple[Buffer, ...]  # the memory behind all of them
 
 
@@ -106,27 +121,35 @@ def part_rows(rows: int, row_bytes: int) -> list[tuple[int, int]]:
     return [(first, min(most, rows - first)) for first in range(0, rows, most)]
 
 
-def weight_bytes(file: GGUFFile, config: ModelConfig) -> int:
-    """Device bytes of all weights: what `load_weights` allocates."""
-    return sum(4 * words for _, _, words in _pieces(file, config))
+def weight_bytes(file: GGUFFile, specs: Iterable[TensorSpec]) -> int:
+    """Device bytes of these tensors: what `load_weights` allocates for them."""
+    return sum(4 * words for _, _, words in _pieces(file, specs))
 
 
-def load_weights(file: GGUFFile, config: ModelConfig, device: Device, progress: Progress | None = None) -> ModelWeights:
-    """Upload every weight of the trunk. Raises GGUFError for NaN or infinity in a tensor."""
-    total, done = weight_bytes(file, config), 0
-    pools, places = _allocate(list(_pieces(file, config)), device)
+def load_weights(
+    file: GGUFFile, config: ModelConfig, device: Device, progress: Progress | None = None, block: MTPBlock | None = None
+) -> ModelWeights:
+    """Upload every weight of the trunk, and of a multi-token-prediction block. Raises GGUFError for NaN or infinity in
+    a tensor.
+    """
+    sources = [(file, tensor_specs(config), "weights")] + ([(block.file, block.specs, "mtp")] if block else [])
+    total, done = sum(weight_bytes(source, specs) for source, specs, _ in sources), 0
+    pools: list[Buffer] = []
     tensors: dict[str, Matrix | Buffer] = {}
     with _threads() as pool:
-        for spec in tensor_specs(config):
-            if spec.role == "matrix":
-                tensors[spec.name] = _load_matrix(file, spec, places[spec.name], device, pool)
-            else:
-                tensors[spec.name] = replace(places[spec.name][0], shape=spec.shape)
-                device.upload(tensors[spec.name], [read_vector(file, spec)])
-            done += sum(place.num_bytes for place in places[spec.name])
-            if progress:
-                progress("loading weights", done, total)
-    return _assemble(tensors, config, pools)
+        for source, specs, kind in sources:
+            some, places = _allocate(list(_pieces(source, specs)), device, kind)
+            pools += some
+            for spec in specs:
+                if spec.role == "matrix":
+                    tensors[spec.name] = _load_matrix(source, spec, places[spec.name], device, pool)
+                else:
+                    tensors[spec.name] = replace(places[spec.name][0], shape=spec.shape)
+                    device.upload(tensors[spec.name], [read_vector(source, spec)])
+                done += sum(place.num_bytes for place in places[spec.name])
+                if progress:
+                    progress("loading weights", done, total)
+    return _assemble(tensors, config, pools, block)
 
 
 @contextmanager
@@ -149,7 +172,7 @@ def _threads() -> Iterator[ThreadPoolExecutor]:
             raise interrupt
 
 
-def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int]]:
+def _pieces(file: GGUFFile, specs: Iterable[TensorSpec]) -> Iterator[tuple[str, str, int]]:
     """(tensor, label, 32-bit words) of everything that is laid out in the pools, in order.
 
     The same tensor of all layers lies together, vectors first: a pipeline binds one pool, so this makes for the fewest.
@@ -158,7 +181,7 @@ def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int
     def place(spec: TensorSpec) -> tuple[bool, str, str]:
         return spec.role == "matrix", spec.name.split(".", 2)[-1], file.info(spec.name).type.name
 
-    for spec in sorted(tensor_specs(config), key=place):
+    for spec in sorted(specs, key=place):
         if spec.role == "matrix":
             row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[1])
             for first, rows in part_rows(spec.shape[0], row_bytes):
@@ -167,7 +190,9 @@ def _pieces(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, str, int
             yield spec.name, spec.name, -(-int(np.prod(spec.shape)) // VECTOR_ALIGN) * VECTOR_ALIGN
 
 
-def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> tuple[list[Buffer], dict[str, list[Buffer]]]:
+def _allocate(
+    pieces: list[tuple[str, str, int]], device: Device, kind: str
+) -> tuple[list[Buffer], dict[str, list[Buffer]]]:
     """(pools, tensor -> its places in them). Pieces follow each other in few large buffers, so that layers can share
     pipelines.
     """
@@ -179,8 +204,7 @@ def _allocate(pieces: list[tuple[str, str, int]], device: Device) -> tuple[list[
         starts.append((len(sizes) - 1, sizes[-1]))
         sizes[-1] += words
     pools = [
-        device.buffer(f"weights {i}", (size,), np.uint32, kind="weights", filled_by_cpu=True)
-        for i, size in enumerate(sizes)
+        device.buffer(f"{kind} {i}", (size,), np.uint32, kind=kind, filled_by_cpu=True) for i, size in enumerate(sizes)
     ]
     places: dict[str, list[Buffer]] = {}
     for (name, label, words), (pool, offset) in zip(pieces, starts, strict=True):
@@ -230,38 +254,51 @@ def _ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterato
         yield pending.popleft().result()
 
 
-def _assemble(tensors: dict[str, Matrix | Buffer], config: ModelConfig, pools: list[Buffer]) -> ModelWeights:
-    layers = []
-    for layer, kind in enumerate(config.layer_types):
+def _assemble(
+    tensors: dict[str, Matrix | Buffer], config: ModelConfig, pools: list[Buffer], block: MTPBlock | None
+) -> ModelWeights:
+    layers = tuple(_layer(tensors, layer, kind) for layer, kind in enumerate(config.layer_types))
+    embedding, norm = tensors[TOKEN_EMBEDDING], tensors["output_norm.weight"]
+    output, mtp = tensors.get(OUTPUT, embedding), None
+    if block is not None:
+        prefix = f"blk.{block.layer}.nextn."
+        mtp = MTPWeights(
+            embed_tokens=tensors.get(prefix + "embed_tokens.weight", embedding),
+            enorm=tensors[prefix + "enorm.weight"],
+            hnorm=tensors[prefix + "hnorm.weight"],
+            eh_proj=tensors[prefix + "eh_proj.weight"],
+            layer=_layer(tensors, block.layer, FULL_ATTENTION),
+            shared_head_norm=tensors.get(prefix + "shared_head_norm.weight", norm),
+            shared_head_head=tensors.get(prefix + "shared_head_head.weight", output),
+        )
+    return ModelWeights(embedding, norm, output, layers, mtp, tuple(pools))
 
-        def get(name: str, prefix: str = f"blk.{layer}.") -> Matrix | Buffer:
-            return tensors[prefix + name]
 
-        mixer: AttentionWeights | DeltaNetWeights
-        if kind == FULL_ATTENTION:
-            mixer = AttentionWeights(
-                attn_q=get("attn_q.weight"),
-                attn_k=get("attn_k.weight"),
-                attn_v=get("attn_v.weight"),
-                attn_output=get("attn_output.weight"),
-                attn_q_norm=get("attn_q_norm.weight"),
-                attn_k_norm=get("attn_k_norm.weight"),
-            )
-        else:
-            mixer = DeltaNetWeights(
-                attn_qkv=get("attn_qkv.weight"),
-                attn_gate=get("attn_gate.weight"),
-                ssm_beta=get("ssm_beta.weight"),
-                ssm_alpha=get("ssm_alpha.weight"),
-                ssm_out=get("ssm_out.weight"),
-                ssm_conv1d=get("ssm_conv1d.weight"),
-                ssm_dt=get("ssm_dt.bias"),
-                ssm_a=get("ssm_a"),
-                ssm_norm=get("ssm_norm.weight"),
-            )
-        mlp = MLPWeights(ffn_gate=get("ffn_gate.weight"), ffn_up=get("ffn_up.weight"), ffn_down=get("ffn_down.weight"))
-        layers.append(LayerWeights(get("attn_norm.weight"), mixer, get("post_attention_norm.weight"), mlp))
-    embedding = tensors[TOKEN_EMBEDDING]
-    return ModelWeights(
-        embedding, tensors["output_norm.weight"], tensors.get(OUTPUT, embedding), tuple(layers), tuple(pools)
-    )
+def _layer(tensors: dict[str, Matrix | Buffer], layer: int, kind: str) -> LayerWeights:
+    def get(name: str) -> Matrix | Buffer:
+        return tensors[f"blk.{layer}.{name}"]
+
+    mixer: AttentionWeights | DeltaNetWeights
+    if kind == FULL_ATTENTION:
+        mixer = AttentionWeights(
+            attn_q=get("attn_q.weight"),
+            attn_k=get("attn_k.weight"),
+            attn_v=get("attn_v.weight"),
+            attn_output=get("attn_output.weight"),
+            attn_q_norm=get("attn_q_norm.weight"),
+            attn_k_norm=get("attn_k_norm.weight"),
+        )
+    else:
+        mixer = DeltaNetWeights(
+            attn_qkv=get("attn_qkv.weight"),
+            attn_gate=get("attn_gate.weight"),
+            ssm_beta=get("ssm_beta.weight"),
+            ssm_alpha=get("ssm_alpha.weight"),
+            ssm_out=get("ssm_out.weight"),
+            ssm_conv1d=get("ssm_conv1d.weight"),
+            ssm_dt=get("ssm_dt.bias"),
+            ssm_a=get("ssm_a"),
+            ssm_norm=get("ssm_norm.weight"),
+        )
+    mlp = MLPWeights(ffn_gate=get("ffn_gate.weight"), ffn_up=get("ffn_up.weight"), ffn_down=get("ffn_down.weight"))
+    return LayerWeights(get("attn_norm.weight"), mixer, get("post_attention_norm.weight"), mlp)

@@ -33,7 +33,9 @@ STATE_SIZES = (16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and constants of a model. The trunk has `num_hidden_layers`; multi-token-prediction blocks follow it."""
+    """Sizes and constants of a model. The trunk has `num_hidden_layers`; a multi-token-prediction block may follow it,
+    in the same file or in one of its own (num_nextn_layers 1).
+    """
 
     name: str
     vocab_size: int
@@ -305,6 +307,7 @@ def _check_supported(config: ModelConfig, label: str) -> None:
         ),
         ("ssm.state_size", c.linear_key_head_dim, c.linear_key_head_dim in STATE_SIZES, f"one of {STATE_SIZES}"),
         ("ssm.conv_kernel", c.linear_conv_kernel_dim, c.linear_conv_kernel_dim == CONV_KERNEL, str(CONV_KERNEL)),
+        ("nextn_predict_layers", c.num_nextn_layers, c.num_nextn_layers <= 1, "0 or 1"),
         ("full-attention layers", len(c.attention_layers), len(c.attention_layers) > 0, "at least one"),
         ("gated-delta-net layers", len(c.linear_layers), len(c.linear_layers) > 0, "at least one"),
     ]

@@ -1,9 +1,11 @@
 """The only list of GGUF tensor names: name -> shape and role; checks a file and its values against it.
 
-Shapes are in numpy order, so a matrix [rows, columns] maps columns inputs to rows outputs.
+Shapes are in numpy order, so a matrix [rows, columns] maps columns inputs to rows outputs. A multi-token-prediction
+block may follow the trunk in the same file, or lie in a companion file of its own (gguf/mtp.py).
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +19,7 @@ from vkprefill.gguf.config import FULL_ATTENTION, OUTPUT, TOKEN_EMBEDDING, Model
 from vkprefill.gguf.file import GGUFFile
 
 Role = Literal["matrix", "vector"]
+FIRST_NORM = "blk.0.attn_norm.weight"  # every trunk has it
 
 MATRIX_TYPES = (
     TensorType.F32,
@@ -121,10 +124,37 @@ def _role(name: str, shape: tuple[int, ...]) -> Role:
 
 
 def is_mtp_tensor(config: ModelConfig, name: str) -> bool:
-    """Whether a tensor belongs to a multi-token-prediction block (after the trunk); those are not used."""
+    """Whether a tensor belongs to a multi-token-prediction block, which comes after the trunk."""
     block = re.match(r"blk\.(\d{1,9})\.", name, re.ASCII)
     first = config.num_hidden_layers
     return block is not None and first <= int(block[1]) < first + config.num_nextn_layers
+
+
+def mtp_specs(config: ModelConfig, layer: int) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """(needed, optional) tensors of the multi-token-prediction block `layer`: an attention block and what leads in and
+    out of it. Where an optional one is missing, the trunk's own does its work.
+    """
+    c = config
+    needed = {
+        "nextn.eh_proj.weight": (c.hidden_size, 2 * c.hidden_size),  # columns: of the embedding, then of the hidden row
+        "nextn.enorm.weight": (c.hidden_size,),
+        "nextn.hnorm.weight": (c.hidden_size,),
+    }
+    optional = {
+        "nextn.shared_head_norm.weight": (c.hidden_size,),
+        "nextn.embed_tokens.weight": (c.vocab_size, c.hidden_size),
+        "nextn.shared_head_head.weight": (c.vocab_size, c.hidden_size),
+    }
+
+    def specs(shapes: dict[str, tuple[int, ...]]) -> list[TensorSpec]:
+        return [TensorSpec(f"blk.{layer}.{name}", shape, _role(name, shape)) for name, shape in shapes.items()]
+
+    return layer_specs(c, layer, FULL_ATTENTION) + specs(needed), specs(optional)
+
+
+def is_companion(file: GGUFFile) -> bool:
+    """Whether a file holds a multi-token-prediction block without the trunk."""
+    return FIRST_NORM not in file.tensors and any(".nextn." in name for name in file.tensors)
 
 
 def check_tensors(file: GGUFFile, config: ModelConfig) -> None:
@@ -133,7 +163,21 @@ def check_tensors(file: GGUFFile, config: ModelConfig) -> None:
     Raises GGUFError for missing tensors and wrong shapes, UnsupportedModelError for types the kernels cannot read and
     for tensors of no known use: to leave out a bias or a scale would give wrong output without a word.
     """
+    if is_companion(file):
+        raise UnsupportedModelError(
+            f"{file.label}: a multi-token-prediction block alone ({FIRST_NORM} is missing), wanted a model; give this "
+            "file beside the model that it belongs to"
+        )
     specs = tensor_specs(config)
+    check_specs(file, specs)
+    known = {spec.name for spec in specs}
+    for name in file.tensors:
+        if name not in known and not is_mtp_tensor(config, name):
+            raise UnsupportedModelError(f"{file.label}: {printable(name)}: unknown tensor, not part of a qwen35 model")
+
+
+def check_specs(file: GGUFFile, specs: Iterable[TensorSpec]) -> None:
+    """Raises GGUFError for missing tensors and wrong shapes, UnsupportedModelError for types that no kernel reads."""
     for spec in specs:
         if spec.name not in file.tensors:
             raise GGUFError(f"{file.label}: {spec.name}: missing tensor, wanted shape {list(spec.shape)}")
@@ -146,10 +190,6 @@ def check_tensors(file: GGUFFile, config: ModelConfig) -> None:
                 f"{file.label}: {spec.name}: type {info.type.name} is not supported"
                 f" (supported: {' '.join(t.name for t in supported)})"
             )
-    known = {spec.name for spec in specs}
-    for name in file.tensors:
-        if name not in known and not is_mtp_tensor(config, name):
-            raise UnsupportedModelError(f"{file.label}: {printable(name)}: unknown tensor, not part of a qwen35 model")
 
 
 def first_non_finite(rows: np.ndarray, tensor_type: TensorType) -> int | None:

@@ -6,6 +6,7 @@ Shapes are written with the letters of ARCHITECTURE.md. A file for each family o
 
 from vkprefill.engine.kernels.attention import attention, attention_gate, head_norm_rope, kv_store
 from vkprefill.engine.kernels.delta_net import causal_conv, delta_gates, delta_rule, gated_norm, l2_norm
+from vkprefill.engine.kernels.drafts import keep_row, matvec_rows, mtp_input, next_draft
 from vkprefill.engine.kernels.elementwise import rms_norm, swiglu
 from vkprefill.engine.kernels.matrix import embedding, linear
 from vkprefill.engine.kernels.sampling import top_k
@@ -23,9 +24,13 @@ __all__ = [
     "head_norm_rope",
     "importance",
     "importance_sum",
+    "keep_row",
     "kv_store",
     "l2_norm",
     "linear",
+    "matvec_rows",
+    "mtp_input",
+    "next_draft",
     "rms_norm",
     "swiglu",
     "top_k",

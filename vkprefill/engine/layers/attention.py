@@ -25,15 +25,11 @@ def attention(
     that, and no values.
     """
     c, s, pool, half = at.config, at.scratch, at.pool, at.half
-    heads, kv_heads, eps = c.num_attention_heads, c.num_key_value_heads, c.rms_norm_eps
+    heads, kv_heads = c.num_attention_heads, c.num_key_value_heads
     kernels.linear(p, s.h, w.attn_q, s.query_gate, half=half)  # [T, H, 2, Dh]: query and gate of each head
-    kernels.linear(p, s.h, w.attn_k, s.key_raw, half=half)
-    if not rows_only:
-        kernels.linear(p, s.h, w.attn_v, s.value, half=half)
-    kernels.head_norm_rope(p, s.query_gate, w.attn_q_norm, s.rope, s.query, heads=heads, eps=eps)
-    kernels.head_norm_rope(p, s.key_raw, w.attn_k_norm, s.rope, s.key, heads=kv_heads, eps=eps)
+    kernels.head_norm_rope(p, s.query_gate, w.attn_q_norm, s.rope, s.query, heads=heads, eps=c.rms_norm_eps)
+    append_keys_values(p, at, w, values=not rows_only)
     kv = pool.kv[at.index]
-    kernels.kv_store(p, s.key, s.value, pool.page_table, kv, kv_heads=kv_heads, kv_type=pool.kv_type)
     if tap:
         tap(p, at.index)
     if rows_only:
@@ -53,3 +49,14 @@ def attention(
     )
     kernels.attention_gate(p, s.query_gate, s.attended, heads=heads, half=half_for(w.attn_output, half))
     kernels.linear(p, s.attended, w.attn_output, s.x, add=True, half=half)
+
+
+def append_keys_values(p: Program, at: LayerContext, w: AttentionWeights, *, values: bool = True) -> None:
+    """Keys and values of h[T, D] to the cache; values False: the keys are enough."""
+    c, s, pool, half = at.config, at.scratch, at.pool, at.half
+    kernels.linear(p, s.h, w.attn_k, s.key_raw, half=half)
+    if values:
+        kernels.linear(p, s.h, w.attn_v, s.value, half=half)
+    heads = c.num_key_value_heads
+    kernels.head_norm_rope(p, s.key_raw, w.attn_k_norm, s.rope, s.key, heads=heads, eps=c.rms_norm_eps)
+    kernels.kv_store(p, s.key, s.value, pool.page_table, pool.kv[at.index], kv_heads=heads, kv_type=pool.kv_type)

@@ -1,0 +1,96 @@
+"""The multi-token-prediction block of a model: the last block of the model's file, or in a companion file without the
+trunk (whose block_count and sizes are the model's). What a file is shows in its tensors, not in its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+
+from vkprefill.display import printable
+from vkprefill.errors import UnsupportedModelError, VkPrefillError
+from vkprefill.gguf.config import OUTPUT, TOKEN_EMBEDDING, ModelConfig
+from vkprefill.gguf.file import GGUFFile, open_gguf
+from vkprefill.gguf.tensors import TensorSpec, check_specs, is_companion, is_mtp_tensor, mtp_specs
+
+log = logging.getLogger("vkprefill")
+
+# Of both files: what the block takes over from the trunk, or what its cache and its kernels are made for.
+SHARED_SIZES = {
+    "num_hidden_layers": "trunk layers",
+    "vocab_size": "vocabulary size",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "rotary_dim": "rope.dimension_count",
+    "rope_theta": "rope.freq_base",
+    "attention_scale": "attention.scale",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}
+COPIES = (TOKEN_EMBEDDING, OUTPUT, "output_norm.weight")  # of the trunk's, in a companion file: not read
+
+
+@dataclass(frozen=True)
+class MTPBlock:
+    """A block that fits its model. specs: of its tensors in `file`, the optional ones that are there among them."""
+
+    file: GGUFFile
+    layer: int
+    specs: tuple[TensorSpec, ...]
+
+
+def has_block(file: GGUFFile, config: ModelConfig) -> bool:
+    """Whether a file holds the multi-token-prediction block that its metadata counts."""
+    return any(is_mtp_tensor(config, name) for name in file.tensors)
+
+
+def block_of(file: GGUFFile, config: ModelConfig, model: GGUFFile, model_config: ModelConfig) -> MTPBlock:
+    """The block in `file`, for the model in another or the same file; each with its config.
+
+    Raises UnsupportedModelError where there is none, where it belongs to a model of other sizes, and for tensors of no
+    known use; GGUFError for missing tensors and wrong shapes.
+    """
+    if not has_block(file, config):
+        raise UnsupportedModelError(f"{file.label}: no multi-token-prediction block, wanted one (blk.L.nextn.*)")
+    for field, name in SHARED_SIZES.items():
+        found, wanted = getattr(config, field), getattr(model_config, field)
+        if found != wanted:
+            raise UnsupportedModelError(
+                f"{file.label}: multi-token-prediction block with {name} {found}, wanted {wanted} as in {model.label}"
+            )
+    layer = config.num_hidden_layers
+    needed, optional = mtp_specs(config, layer)
+    specs = (*needed, *(spec for spec in optional if spec.name in file.tensors))
+    check_specs(file, specs)
+    known = {spec.name for spec in specs}
+    if is_companion(file):
+        known.update(COPIES)
+    for name in file.tensors:
+        if name not in known and (is_companion(file) or is_mtp_tensor(config, name)):
+            raise UnsupportedModelError(
+                f"{file.label}: {printable(name)}: unknown tensor, not part of a multi-token-prediction block"
+            )
+    return MTPBlock(file, layer, specs)
+
+
+def find_block(model: GGUFFile, config: ModelConfig, wanted: str | os.PathLike[str] | None) -> MTPBlock | None:
+    """The block to load with a model: "auto" that of its own file, None where it has none or one that cannot be used
+    (which is logged); a path that of another file, such as a companion; None no block.
+
+    Raises what `block_of` and opening another file raise.
+    """
+    if wanted is None:
+        return None
+    if wanted != "auto":
+        file = open_gguf(wanted)
+        return block_of(file, ModelConfig.from_gguf(file), model, config)
+    if not has_block(model, config):
+        return None
+    try:
+        return block_of(model, config, model, config)
+    except VkPrefillError as error:
+        log.warning("%s; the model runs without its multi-token-prediction block", error)
+        return None
