@@ -159,10 +159,7 @@ def attention(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -
     c, loops = dispatch.constants, compiled["loops"]
     tile, item = c["LOCAL_SIZE"] * c["KP"], 2 if dispatch.shader.endswith("f16") else 4
     row_tiles, tokens_of = math.ceil(num_tokens * c["H"] / c["G"] / c["TQ"]), c["TQ"] * c["G"] / c["H"]
-    key_tiles = [
-        math.ceil(math.ceil((depth + min(num_tokens, (i + 1) * tokens_of)) / tile) / c["SPLITS"]) * c["SPLITS"]
-        for i in range(row_tiles)
-    ]
+    key_tiles = [math.ceil((depth + min(num_tokens, (i + 1) * tokens_of)) / tile) for i in range(row_tiles)]
     products = c["TQ"] * c["KP"] * c["Dh"]  # multiply-adds of an invocation in a tile, for scores and for values
     per_tile = (loops["qk"]["valu"] + loops["pv"]["valu"]) * products + loops["softmax"]["valu"] * c["TQ"] * c["KP"]
     # Bytes of shared memory: probabilities are read four at a time.

@@ -8,10 +8,13 @@
 //   5  y        [T, H, Dh]       f32  out  SPLITS > 1: [SPLITS, T, H, Dh], each split normalised by its own sum
 //   6  part     [SPLITS, T, H]   vec2 out  SPLITS > 1: (maximum, sum of exponentials) of the split, for attention_merge
 //
+// Splits that no query of the call sees a key of are not written.
+//
 // Query head h reads KV head h / (H / G). The query of token t sees slots 0 .. cache_len + t: positions increase, so the order of the
 // slots is the order of the positions. A workgroup takes TQ rows (a divisor of 32, or all there are), a row being one (token, head of the
-// group), and all keys of its split in tiles of LOCAL_SIZE * KP, a divisor of the page: first lanes over keys (scores), then lanes over the
-// head's values (weighted sum).
+// group), and every SPLITS-th tile of keys, of LOCAL_SIZE * KP, a divisor of the page: first lanes over keys (scores), then lanes over the
+// head's values (weighted sum). So which keys meet in a sum, and in which order, is the same whatever comes after the row's own token, and
+// keys that a row does not see add zeros: with LOCAL_SIZE, KP and SPLITS the same, a row's bits do not depend on the rows beside it.
 //
 // For AMD's compiler: the address of a query depends on nothing but gl_WorkGroupID and loop counters, so that queries are scalars. No
 // subgroup arithmetic, which would keep larger workgroups from waves of 32. Keys and values are multiplied as they are loaded: a mere
@@ -38,8 +41,12 @@ layout(constant_id = 5) const uint SPLITS = 1;
 layout(constant_id = 6) const uint TQ = 8;
 layout(constant_id = 7) const uint KP = 4;  // keys of an invocation in a tile
 layout(constant_id = 8) const uint DV = 1;  // words of 4 values of an invocation: ceil(Dh / 4 / LOCAL_SIZE)
+// Loads on their way before the first is used: words of each key, a divisor of Dh / 4; keys whose values these are, a multiple of 4 and a
+// divisor of the tile.
+layout(constant_id = 9) const uint KEY_WORDS = 1;
+layout(constant_id = 10) const uint VALUE_KEYS = 4;
 #ifdef SHUFFLE
-layout(constant_id = 9) const uint SUBGROUP = 8;
+layout(constant_id = 11) const uint SUBGROUP = 8;
 #endif
 layout(local_size_x_id = 0) in;
 
@@ -82,8 +89,8 @@ void main() {
     vec4 own[LOADS];
 #endif
     const uint keys = cache_len + min(t0 + row_t[TQ - 1u] + 1u, num_tokens);  // rows are in token order: the last sees most
-    const uint per_split = (keys + SPLITS * TILE - 1u) / (SPLITS * TILE) * TILE;
-    const uint begin = gl_WorkGroupID.z * per_split, end = min(begin + per_split, keys);
+    const uint begin = gl_WorkGroupID.z * TILE;
+    if (begin >= keys) return;
 
     float sum[TQ];
     vec4 acc[TQ * DV];
@@ -91,35 +98,40 @@ void main() {
     [[unroll]] for (uint i = 0; i < TQ * DV; i++) acc[i] = vec4(0.0);
     for (uint r = lane; r < TQ; r += LOCAL_SIZE) row_stat[r].x = NEVER;
 
-    [[dont_unroll]] for (uint tile = begin; tile < end; tile += TILE) {
+    [[dont_unroll]] for (uint tile = begin; tile < keys; tile += SPLITS * TILE) {
         // Scores: this invocation has the keys tile + lane + c * LOCAL_SIZE.
-        const uint head = pages[tile / PAGE] * G + g, in_page = tile % PAGE, last = end - 1u - tile;
+        const uint head = pages[tile / PAGE] * G + g, in_page = tile % PAGE, last = keys - 1u - tile;
         float s[TQ * KP];
         uint key[KP];
         [[unroll]] for (uint i = 0; i < TQ * KP; i++) s[i] = 0.0;
         [[unroll]] for (uint c = 0; c < KP; c++) key[c] = head * D4 * PAGE + in_page + min(lane + c * LOCAL_SIZE, last);
-        [[dont_unroll]] for (uint d = 0; d < D4; d++) {
-            vec4 k[KP];
-            [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(k_cache[key[c] + d * PAGE]) * SCALE;
+        [[dont_unroll]] for (uint d = 0; d < D4; d += KEY_WORDS) {
+            KV_WORD words[KEY_WORDS * KP];
+            [[unroll]] for (uint i = 0; i < KEY_WORDS; i++)
+                [[unroll]] for (uint c = 0; c < KP; c++) words[i * KP + c] = k_cache[key[c] + (d + i) * PAGE];
+            [[unroll]] for (uint i = 0; i < KEY_WORDS; i++) {
+                vec4 k[KP];
+                [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(words[i * KP + c]) * SCALE;
 #ifdef SHUFFLE
-            [[unroll]] for (uint i = 0; i < LOADS; i++) own[i] = q[q0 + d + own_q[i]];
+                [[unroll]] for (uint l = 0; l < LOADS; l++) own[l] = q[q0 + d + i + own_q[l]];
 #endif
-            [[unroll]] for (uint r = 0; r < TQ; r++) {
+                [[unroll]] for (uint r = 0; r < TQ; r++) {
 #ifdef SHUFFLE
-                const vec4 a = subgroupShuffle(own[r / SUBGROUP], r % SUBGROUP);
+                    const vec4 a = subgroupShuffle(own[r / SUBGROUP], r % SUBGROUP);
 #else
-                const vec4 a = q[q0 + d + row_q[r]];
+                    const vec4 a = q[q0 + d + i + row_q[r]];
 #endif
-                [[unroll]] for (uint c = 0; c < KP; c++) {
-                    float v = s[r * KP + c];
-                    v = fma(a.x, k[c].x, v); v = fma(a.y, k[c].y, v); v = fma(a.z, k[c].z, v); v = fma(a.w, k[c].w, v);
-                    s[r * KP + c] = v;
+                    [[unroll]] for (uint c = 0; c < KP; c++) {
+                        float v = s[r * KP + c];
+                        v = fma(a.x, k[c].x, v); v = fma(a.y, k[c].y, v); v = fma(a.z, k[c].z, v); v = fma(a.w, k[c].w, v);
+                        s[r * KP + c] = v;
+                    }
                 }
             }
         }
         // The running maximum of each row.
         [[unroll]] for (uint r = 0; r < TQ; r++) {
-            const uint limit = min(cache_len + t0 + row_t[r] + 1u, end);
+            const uint limit = min(cache_len + t0 + row_t[r] + 1u, keys);
             float top = NEVER;
             [[unroll]] for (uint c = 0; c < KP; c++) {
                 // Far below NEVER: while a row has seen no visible key, which makes NEVER its maximum, its weights are 0.
@@ -135,7 +147,7 @@ void main() {
             // Each row starts elsewhere, so that the invocations read different banks.
             for (uint i = 0; i < LANE_WORDS; i++) top = max(top, probs[r * LANE_WORDS + (r + i) % LANE_WORDS]);
             const float best = max(max(top.x, top.y), max(top.z, top.w));
-            row_stat[r] = vec2(best, exp(row_stat[r].x - best));
+            row_stat[r] = vec2(best, best == row_stat[r].x ? 1.0 : exp(row_stat[r].x - best));  // exp(0) need not be exactly 1
         }
         barrier();
         // Probabilities relative to it.
@@ -152,27 +164,31 @@ void main() {
         }
         barrier();
         // Weighted sum: this invocation has the words lane + c * LOCAL_SIZE of the head's values, times SCALE.
-        [[dont_unroll]] for (uint j = 0; j < min(TILE, last + 1u); j += 4u) {
-            vec4 v[4 * DV];
-            [[unroll]] for (uint i = 0; i < 4u; i++) {
-                const uint value = (head * PAGE + in_page + min(j + i, last)) * D4;
-                [[unroll]] for (uint c = 0; c < DV; c++)
-                    v[i * DV + c] = kv_unpack(v_cache[value + min(lane + c * LOCAL_SIZE, D4 - 1u)]) * SCALE;
+        [[dont_unroll]] for (uint j0 = 0; j0 < min(TILE, last + 1u); j0 += VALUE_KEYS) {
+            KV_WORD words[VALUE_KEYS * DV];
+            [[unroll]] for (uint i = 0; i < VALUE_KEYS; i++) {
+                const uint value = (head * PAGE + in_page + min(j0 + i, last)) * D4;
+                [[unroll]] for (uint c = 0; c < DV; c++) words[i * DV + c] = v_cache[value + min(lane + c * LOCAL_SIZE, D4 - 1u)];
             }
+            [[unroll]] for (uint four = 0; four < VALUE_KEYS; four += 4u) {
+                const uint j = j0 + four;
+                vec4 v[4 * DV];
+                [[unroll]] for (uint i = 0; i < 4u * DV; i++) v[i] = kv_unpack(words[four * DV + i]) * SCALE;
 #ifdef SHUFFLE
-            [[unroll]] for (uint i = 0; i < LOADS; i++) own[i] = probs[(own_row[i] * TILE + j) / 4u];
+                [[unroll]] for (uint l = 0; l < LOADS; l++) own[l] = probs[(own_row[l] * TILE + j) / 4u];
 #endif
-            [[unroll]] for (uint r = 0; r < TQ; r++) {
+                [[unroll]] for (uint r = 0; r < TQ; r++) {
 #ifdef SHUFFLE
-                const vec4 p = subgroupShuffle(own[r / SUBGROUP], r % SUBGROUP);
+                    const vec4 p = subgroupShuffle(own[r / SUBGROUP], r % SUBGROUP);
 #else
-                const vec4 p = probs[(r * TILE + j) / 4u];
+                    const vec4 p = probs[(r * TILE + j) / 4u];
 #endif
-                [[unroll]] for (uint c = 0; c < DV; c++) {
-                    vec4 a = acc[r * DV + c];
-                    a = fma(vec4(p.x), v[c], a); a = fma(vec4(p.y), v[DV + c], a);
-                    a = fma(vec4(p.z), v[2u * DV + c], a); a = fma(vec4(p.w), v[3u * DV + c], a);
-                    acc[r * DV + c] = a;
+                    [[unroll]] for (uint c = 0; c < DV; c++) {
+                        vec4 a = acc[r * DV + c];
+                        a = fma(vec4(p.x), v[c], a); a = fma(vec4(p.y), v[DV + c], a);
+                        a = fma(vec4(p.z), v[2u * DV + c], a); a = fma(vec4(p.w), v[3u * DV + c], a);
+                        acc[r * DV + c] = a;
+                    }
                 }
             }
         }

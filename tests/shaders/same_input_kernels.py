@@ -15,6 +15,7 @@ from tests.reference.forward import ReferenceModel
 from tests.shaders.run_kernel import KernelRun, check
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
+from vkprefill.engine.halves import SHORT_RUN
 from vkprefill.engine.sizes import PAGE
 from vkprefill.vulkan.device import Device
 
@@ -233,8 +234,8 @@ def _attend(device, model, layer, q, k, v):
         pages,
         cache,
         run.output("y", heads * model.head_size),
-        run.scratch("split_out", 1, heads * model.head_size),
-        run.scratch("split_sums", 1, heads, 2),
+        run.scratch("split_out", 1, SHORT_RUN, heads * model.head_size),
+        run.scratch("split_sums", 1, SHORT_RUN, heads, 2),
         heads=heads,
         kv_heads=kv_heads,
         scale=model.head_size**-0.5,

@@ -173,13 +173,15 @@ BB4:
 BB5:
 \ts_cbranch_scc0 BB1                                          ; bfa10000
 """
-    tile = {"TQ": 2, "KP": 2, "DV": 1}
+    tile = {"TQ": 2, "KP": 2, "DV": 1, "KEY_WORDS": 1, "VALUE_KEYS": 4}
     assert loops.inner_loops("attention_f16", tile, assembly) == {
         "qk": {"valu": 0.5, "vopd": 0.5, "lds": 0, "vmem": 0.0625, "smem": 0.0625},
         "pv": {"valu": 0.5312, "vopd": 0.5, "lds": 0.0312, "vmem": 0, "smem": 0},
         "softmax": {"valu": 0.25, "vopd": 0, "lds": 0.25, "vmem": 0, "smem": 0.25},
     }
     assert loops.inner_loops("attention_f16", tile | {"TQ": 8}, assembly) == {}
+    half_as_wide = loops.inner_loops("attention_f16", tile | {"TQ": 1, "KEY_WORDS": 2, "VALUE_KEYS": 8}, assembly)
+    assert half_as_wide["qk"]["valu"] == 0.5 and half_as_wide["pv"]["valu"] == 0.5312
     assert loops.inner_loops("attention_merge", {}, assembly) == {}
 
 

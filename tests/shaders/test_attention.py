@@ -9,6 +9,7 @@ from tests.shaders.run_kernel import FOREIGN, PROFILES, REDUCTION, KernelRun, ch
 from tests.shaders.same_input_kernels import check_on_llama_cpp
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
+from vkprefill.engine.halves import SHORT_RUN
 from vkprefill.engine.sizes import PAGE
 
 
@@ -57,8 +58,8 @@ def attend(
         run.input("pages", table, by_row=False),
         cache,
         run.output("y", heads * dim),
-        run.scratch("split_out", splits, heads * dim),
-        run.scratch("split_sums", splits, heads, 2),
+        run.scratch("split_out", splits, SHORT_RUN, heads * dim),
+        run.scratch("split_sums", splits, SHORT_RUN, heads, 2),
         heads=heads,
         kv_heads=kv_heads,
         scale=dim**-0.5,
@@ -138,7 +139,7 @@ def test_splits_of_other_heads(device, heads, kv_heads, dim):
 
 @pytest.mark.parametrize("cache_len", [0, 60, 256])
 def test_several_tokens_in_splits(device, cache_len):
-    """The engine splits for one token only; the shaders must for more. A split may lie wholly after a token."""
+    """More than the engine splits for. A split may lie wholly after a token."""
     tokens, heads, dim, splits, slots = 70, 2, 32, 5, cache_len + 70
     rng = np.random.default_rng(cache_len)
     q = rng.standard_normal((tokens, heads, dim)).astype(np.float32)
@@ -155,17 +156,18 @@ def test_several_tokens_in_splits(device, cache_len):
         run.scratch("part", splits, heads * tokens, 2),
     )
     sizes = {"H": heads, "Dh": dim, "SPLITS": splits}
+    tile = {"LOCAL_SIZE": 8, "TQ": 4, "KP": 2, "DV": 1, "KEY_WORDS": 4, "VALUE_KEYS": 8}
     run.program.dispatch(
         "attention_f32",
         [run.program.step, *given, *cache, split_out, split_sums],
         (tokens * heads // 4, 1, splits),
-        constants={**sizes, "LOCAL_SIZE": 8, "G": 1, "SCALE": dim**-0.5, "TQ": 4, "KP": 2, "DV": 1},
+        constants={**sizes, **tile, "G": 1, "SCALE": dim**-0.5},
     )
     run.program.dispatch(
         "attention_merge",
         [run.program.step, split_out, split_sums, run.output("y", heads * dim)],
-        (heads, tokens, 1),
-        constants={**sizes, "LOCAL_SIZE": 32},
+        (1, heads, tokens),
+        constants={**sizes, "LOCAL_SIZE": 32, "TILE": 16},
     )
     positions = np.arange(slots)
     expected = reference.attend(q.astype(float), k.astype(float), v.astype(float), positions[cache_len:], positions)[0]
@@ -196,6 +198,34 @@ def test_subnormal_keys(device, profile):
     with using_profile(device, profile):
         y, expected = attend(device, 1, 1023, 1, 1, 4, "f16", spoil=spoil)
     check(f"attention to subnormal keys, {profile}", y, expected, REDUCTION)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_row_has_the_same_bits_whatever_runs_beside_it(device, profile, kv_type):
+    """Eight rows in one run, in runs of 1, 2, 3 and 5, in a program for more, and one by one, from an empty cache to
+    several tiles of keys in a split, where tiles and pages end between the rows.
+    """
+    heads, kv_heads, dim = 6, 2, 36
+    rng = np.random.default_rng(11)
+    all_q = (rng.standard_normal((2400, heads, dim)) * 3).astype(np.float32)
+    all_k, all_v = rng.standard_normal((2, 2400, kv_heads, dim)).astype(np.float32)
+
+    def rows(first, tokens, num_rows=None):
+        def given(q, k, v):
+            q[:], k[:], v[:] = all_q[first:][:tokens], all_k[: first + tokens], all_v[: first + tokens]
+
+        return attend(device, tokens, first, heads, kv_heads, dim, kv_type, num_rows=num_rows, spoil=given)
+
+    with using_profile(device, profile):
+        for cache_len in (0, 1, 27, 57, 61, 124, 250, 254, 505, 1022, 2290):
+            together, expected = rows(cache_len, 8)
+            check(f"attention of 8 rows after {cache_len}, {profile}, {kv_type}", together, expected, REDUCTION)
+            for tokens, num_rows in ((1, 1), (1, 8), (2, 2), (3, 4), (5, 8)):
+                alone, _ = rows(cache_len, tokens, num_rows)
+                np.testing.assert_array_equal(alone, together[:tokens])
+            for i in range(1, 8):
+                np.testing.assert_array_equal(rows(cache_len + i, 1)[0][0], together[i])
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 30.0])

@@ -40,6 +40,12 @@ def attention(device: Device) -> None:
     test_attention.test_tiles_of_every_profile(device, "nvidia", 7, 300, 3, 3, 64)
 
 
+def in_splits(device: Device) -> None:
+    """Of one tile each and of several; the last ones empty."""
+    for cache_len in (63, 511, 4500):
+        test_attention.test_one_token_in_splits(device, cache_len, "f16")
+
+
 def maximum(device: Device) -> None:
     test_attention.test_scores_far_from_zero(device, "nvidia", 40)
 
@@ -140,8 +146,20 @@ EVERYWHERE = (
         middles,
     ),
     (
-        Mistake("a key too few", "attention.comp", "attention_f16", "row_t[r] + 1u, end)", "row_t[r], end)"),
+        Mistake("a key too few", "attention.comp", "attention_f16", "row_t[r] + 1u, keys)", "row_t[r], keys)"),
         attention,
+    ),
+    (
+        Mistake("a tile left out", "attention.comp", "attention_f16", "+= SPLITS * TILE", "+= (SPLITS + 1u) * TILE"),
+        in_splits,
+    ),
+    (
+        Mistake("a split left out", "attention_merge.comp", "attention_merge", "/ TILE + 1u", "/ TILE"),
+        in_splits,
+    ),
+    (
+        Mistake("a split not begun", "attention_merge.comp", "attention_merge", "t) / TILE + 1u", "t) / TILE + 2u"),
+        in_splits,
     ),
     (
         Mistake("a slot too far", "kv_store.comp", "kv_store_f16", "step[CACHE_LEN] + t", "step[CACHE_LEN] + t + 1u"),

@@ -6,7 +6,7 @@ from tools.amd import compiler, executed
 from tools.amd.counts import COUNTS, Counts, counts_table, work_of
 from tools.amd.table import load_table
 
-ATTENTION = {"LOCAL_SIZE": 32, "H": 4, "G": 2, "Dh": 64, "SPLITS": 1, "TQ": 4, "KP": 2}
+ATTENTION = {"LOCAL_SIZE": 32, "H": 4, "G": 2, "Dh": 64, "SPLITS": 1, "TQ": 4, "KP": 2, "VALUE_KEYS": 4}
 
 
 def row(shader: str, grid: tuple[int, int, int], value: float, dispatches: int = 1, **more) -> dict:
@@ -47,15 +47,17 @@ def test_tokens_of_a_workgroup():
 
 
 def test_work_of_attention():
-    """4 tokens after 62, two heads of a group: tiles of two tokens, which see 64 and 66 keys in tiles of 64. Keys in
-    three parts of one tile at most: 2 of them for 66 keys.
+    """4 tokens after 62, two heads of a group: tiles of two tokens, which see 64 and 66 keys in tiles of 64. In how
+    many parts the keys are makes no difference.
     """
     whole = row("attention_f16", (2, 2, 1), 0, tokens=4, depth=62, constants=ATTENTION)
     assert work_of(whole) == (4, 2 * (1 + 2), 2 * (16 + 16 + 1))
     split = row("attention_f16", (2, 2, 3), 0, tokens=4, depth=62, constants=ATTENTION | {"SPLITS": 3})
     assert work_of(split) == (12, 2 * (1 + 2), 2 * (16 + 16 + 1))
     long = row("attention_f16", (1, 2, 3), 0, tokens=1, depth=255, constants=ATTENTION | {"SPLITS": 3})
-    assert work_of(long) == (6, 2 * 4, 2 * 64)  # 256 keys: two tiles, two, none
+    assert work_of(long) == (6, 2 * 4, 2 * 64)
+    eights = row("attention_f16", (2, 2, 1), 0, tokens=4, depth=62, constants=ATTENTION | {"VALUE_KEYS": 8})
+    assert work_of(eights) == (4, 2 * (1 + 2), 2 * (8 + 8 + 1))
 
 
 def test_counts_that_do_not_follow_are_refused():

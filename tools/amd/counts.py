@@ -34,19 +34,19 @@ def work_of(row: Mapping) -> tuple[float, ...]:
 
 
 def _attention_work(constants: dict, tokens: int, depth: int) -> tuple[int, int]:
-    """Tiles of keys and, of the weighted sums, groups of four keys; see attention.comp."""
+    """Tiles of keys and, of the weighted sums, groups of keys that are loaded together; see attention.comp.
+
+    What a workgroup does beside its tiles counts with them: one without a tile ends at once.
+    """
     c, heads = constants, constants["H"] // constants["G"]
-    tile = c["LOCAL_SIZE"] * c["KP"]
-    tiles = fours = 0
+    tile, together = c["LOCAL_SIZE"] * c["KP"], c["VALUE_KEYS"]
+    tiles = groups = 0
     for first in range(0, tokens * heads, c["TQ"]):
         skip = 0 if c["TQ"] % heads == 0 else first % heads
         keys = depth + min(first // heads + (skip + c["TQ"] - 1) // heads + 1, tokens)
-        per_split = math.ceil(keys / (c["SPLITS"] * tile)) * tile
-        for begin in range(0, min(keys, c["SPLITS"] * per_split), per_split):
-            own = min(per_split, keys - begin)
-            tiles += math.ceil(own / tile)
-            fours += own // tile * (tile // 4) + math.ceil(own % tile / 4)
-    return tiles * c["G"], fours * c["G"]
+        tiles += math.ceil(keys / tile)
+        groups += keys // tile * (tile // together) + math.ceil(keys % tile / together)
+    return tiles * c["G"], groups * c["G"]
 
 
 def kernel_of(row: dict) -> tuple:

@@ -114,12 +114,13 @@ def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[s
     parts: dict[str, tuple[int, dict[str, int] | None]] = {}
     if shader in ("attention_f16", "attention_f32"):
         found = Loops(assembly)
-        scores, sums = c["TQ"] * c["KP"], c["TQ"] * c["DV"]
-        products = [loop for loop in found.loops if found.own(loop)["fma"] >= 4 * min(scores, sums)]
+        # Multiply-adds of one pass.
+        scores, sums = 4 * c["TQ"] * c["KP"] * c["KEY_WORDS"], 4 * c["TQ"] * c["DV"] * c["VALUE_KEYS"]
+        products = [loop for loop in found.loops if found.own(loop)["fma"] >= min(scores, sums)]
         around = [loop for loop in found.loops if set(products) < {loop, *found.inner(loop)}]
         if len(products) == 2 and len(around) == 1:
             qk, pv = map(found.own, products)
-            parts = {"qk": (4 * scores, qk), "pv": (16 * sums, pv), "softmax": (scores, found.own(around[0]))}
+            parts = {"qk": (scores, qk), "pv": (sums, pv), "softmax": (c["TQ"] * c["KP"], found.own(around[0]))}
     elif shader.startswith("matmul_"):
         layout = weight_layout(shader)
         # Of the four turns that the hybrid form counts through, a wave computes in one; in the others it jumps.

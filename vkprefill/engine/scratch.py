@@ -45,8 +45,8 @@ class Scratch:
     key: Buffer | None = None  # [T, G Dh]
     value: Buffer | None = None  # [T, G Dh]
     attended: Buffer | None = None  # [T, H Dh]
-    split_out: Buffer | None = None  # [splits, H Dh]
-    split_sums: Buffer | None = None  # [splits, H, 2]
+    split_out: Buffer | None = None  # [splits, SHORT_RUN, H Dh]
+    split_sums: Buffer | None = None  # [splits, SHORT_RUN, H, 2]
 
     # delta net
     qkv_raw: Buffer | None = None  # [T, C], before the convolution
@@ -135,8 +135,8 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
             "key": floats(rows, c.kv_dim),
             "value": floats(rows, c.kv_dim),
             "attended": floats(rows, c.q_dim),
-            "split_out": floats(splits, c.q_dim),
-            "split_sums": floats(splits, c.num_attention_heads, 2),
+            "split_out": floats(splits, SHORT_RUN, c.q_dim),
+            "split_sums": floats(splits, SHORT_RUN, c.num_attention_heads, 2),
         }
     if c.linear_layers:
         shapes |= {

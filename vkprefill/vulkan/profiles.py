@@ -19,8 +19,9 @@ class Profile:
     """Tile sizes of the kernels (their specialisation constants) and bounds.
 
     matmul: (LOCAL_SIZE, TM, TN); half_matmul: (LOCAL_SIZE, TM) of matmul_hybrid for halves, whatever the device;
-    matvec: (ROW_LANES, SLICES, TN); attention: (LOCAL_SIZE, TQ, KP); attention_splits: parts the keys are cut into in
-    decode; delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small kernels; prefill_chunk: tokens
+    matvec: (ROW_LANES, SLICES, TN); attention: (LOCAL_SIZE, TQ, KP); for few rows attention_few: (TQ, KP, words of the
+    cache that an invocation asks for before it uses the first) and attention_splits: parts the keys are cut into;
+    delta_rule: (LOCAL_SIZE, LANES, ROWS); local_size: invocations of the small kernels; prefill_chunk: tokens
     that go through all layers together; submission_flop: work after which a submission ends. shuffle: words that all
     lanes of a subgroup need are loaded once and handed on by shuffles (matmul.comp; SLICES, LANES and ROWS are 1);
     hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp; TN is 1).
@@ -30,6 +31,7 @@ class Profile:
     matmul: tuple[int, int, int]
     matvec: tuple[int, int, int]
     attention: tuple[int, int, int]
+    attention_few: tuple[int, int, int]
     attention_splits: int
     delta_rule: tuple[int, int, int]
     local_size: int
@@ -48,6 +50,7 @@ _CPU = Profile(
     matmul=(16, 16, 8),
     matvec=(16, 1, 4),
     attention=(16, 16, 4),
+    attention_few=(4, 2, 16),
     attention_splits=1,
     delta_rule=(16, 1, 1),
     local_size=32,
@@ -70,7 +73,8 @@ _AMD = Profile(
     matmul=(128, 64, 1),
     matvec=(32, 8, 1),
     attention=(32, 8, 2),
-    attention_splits=32,
+    attention_few=(4, 2, 16),
+    attention_splits=64,
     delta_rule=(32, 8, 2),
     local_size=64,
     prefill_chunk=512,
@@ -80,14 +84,15 @@ _AMD = Profile(
 # GPUs before RDNA have waves of 64 only, and issue one instruction at a time. matmul_hybrid with a wave for each
 # quarter of the tokens: 1.05 instructions for each multiply-add.
 _AMD_GCN = replace(
-    _AMD, name="amd-gcn", matmul=(256, 64, 1), attention=(64, 8, 2), attention_splits=16, delta_rule=(64, 8, 2)
+    _AMD, name="amd-gcn", matmul=(256, 64, 1), attention=(64, 8, 2), attention_splits=32, delta_rule=(64, 8, 2)
 )
 _NVIDIA = Profile(
     "nvidia",
     matmul=(64, 16, 4),
     matvec=(32, 8, 1),
     attention=(64, 8, 4),
-    attention_splits=32,
+    attention_few=(4, 2, 16),
+    attention_splits=64,
     delta_rule=(32, 4, 1),
     local_size=64,
     prefill_chunk=512,
@@ -98,7 +103,8 @@ _INTEL = Profile(
     matmul=(32, 16, 2),
     matvec=(32, 8, 1),
     attention=(64, 4, 4),
-    attention_splits=16,
+    attention_few=(4, 2, 16),
+    attention_splits=32,
     delta_rule=(32, 4, 1),
     local_size=64,
     prefill_chunk=256,
@@ -109,7 +115,8 @@ _UNKNOWN = Profile(
     matmul=(32, 8, 4),
     matvec=(32, 8, 1),
     attention=(64, 4, 4),
-    attention_splits=8,
+    attention_few=(4, 2, 16),
+    attention_splits=16,
     delta_rule=(32, 4, 1),
     local_size=64,
     prefill_chunk=128,

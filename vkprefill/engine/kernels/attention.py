@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from vkprefill.engine.cache_pool import KVLayer
-from vkprefill.engine.halves import HalfRows
+from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.kernels.common import (
     MAX_LOCAL_SIZE,
     ceil_div,
@@ -72,48 +74,73 @@ def attention(
     """y[T, H, Dh] = softmax attention of q[T', H, Dh] over all cached keys up to each token's own; T' = T rounded up to
     whole row tiles (memory.ROW_TILE).
 
-    A program of one token splits the keys over workgroups and merges; split_out [splits, H Dh] and split_sums [splits,
-    H, 2] hold the parts.
+    A program of few rows splits the keys over workgroups and merges; split_out [splits, SHORT_RUN, H Dh] and split_sums
+    [splits, SHORT_RUN, H, 2] hold the parts. It sums in one order for each row, whatever the number of rows.
     """
     check_shapes("attention", y=(y.shape[1:], q.shape[1:]))
-    head_dim, group = q.shape[1] // heads, heads // kv_heads
-    words = head_dim // 4
+    few = p.num_rows <= SHORT_RUN
     form, shuffle = shuffle_form(p)
-    most, rows, kp = p.device.profile.attention
-    local, tq = max(lanes_for(words, most), shuffle.get("SUBGROUP", 1)), min(rows, p.num_rows * group)
-    more = 1 << ((rows // tq).bit_length() - 1)  # fewer rows leave registers for more keys in flight
-    kp = min(kp * more, PAGE // local)
-    splits = split_out.shape[0] if p.num_rows == 1 else 1
-    assert PAGE % (local * kp) == 0, "a tile of keys lies within a page"
+    tile = _few_rows_tile(p, q.shape[1] // heads) if few else _tile(p, q.shape[1] // heads)
+    rows = p.num_rows * (heads // kv_heads)
+    tile |= {"TQ": min(tile["TQ"], rows)}
+    keys, splits = tile["LOCAL_SIZE"] * tile["KP"], split_out.shape[0] if few else 1
+    assert PAGE % keys == 0, "a tile of keys lies within a page"
     # How much work it is depends on the past, which a recorded program does not know: the model bounds it for one
-    # layer, so that in prefill a submission must not hold two. The one query of a decode step is little work at any
-    # length.
-    work = p.device.profile.submission_flop if p.num_rows > 1 else 0.0
+    # layer, so that in prefill a submission must not hold two. The queries of few rows are little work at any length.
+    work = 0.0 if few else p.device.profile.submission_flop
+    constants = {"H": heads, "G": kv_heads, "Dh": q.shape[1] // heads, "SCALE": scale, "SPLITS": splits}
     p.dispatch(
         f"attention{form}_{kv_type}",
         [p.step, q, pages, cache.keys, cache.values, split_out if splits > 1 else y, split_sums],
-        (ceil_div(p.num_rows * group, tq), kv_heads, splits),
-        constants={
-            "LOCAL_SIZE": local,
-            "H": heads,
-            "G": kv_heads,
-            "Dh": head_dim,
-            "SCALE": scale,
-            "SPLITS": splits,
-            "TQ": tq,
-            "KP": kp,
-            "DV": ceil_div(words, local),
-            **shuffle,
-        },
+        (ceil_div(rows, tile["TQ"]), kv_heads, splits),
+        constants={**tile, **constants, **shuffle},
         work=work,
     )
     if splits > 1:
+        local = lanes_for(q.shape[1] // heads, 32)
         p.dispatch(
             "attention_merge",
             [p.step, split_out, split_sums, y],
-            (heads, p.num_rows, 1),
-            constants={"LOCAL_SIZE": lanes_for(words, 32), "H": heads, "Dh": head_dim, "SPLITS": splits},
+            (ceil_div(q.shape[1] // heads, local), heads, p.num_rows),
+            constants={"LOCAL_SIZE": local, "H": heads, "Dh": constants["Dh"], "SPLITS": splits, "TILE": keys},
         )
+
+
+def _tile(p: Program, head_dim: int) -> dict[str, int]:
+    """Sizes of attention's tiles in prefill."""
+    most, rows, keys = p.device.profile.attention
+    local = _lanes(p, head_dim // 4, most)
+    words = ceil_div(head_dim // 4, local)
+    return {
+        "LOCAL_SIZE": local,
+        "TQ": rows,
+        "KP": min(keys, PAGE // local),
+        "DV": words,
+        "KEY_WORDS": 1,
+        "VALUE_KEYS": 4,
+    }
+
+
+def _few_rows_tile(p: Program, head_dim: int) -> dict[str, int]:
+    """Those for few rows, where memory binds: few sums, so that registers are left for loads on their way."""
+    rows, keys, loads = p.device.profile.attention_few
+    local = _lanes(p, head_dim // 4, p.device.profile.attention[0])
+    keys, words = min(keys, PAGE // local), ceil_div(head_dim // 4, local)
+    key_words = math.gcd(head_dim // 4, max(1, loads // keys))
+    value_keys = math.gcd(local * keys, 4 * max(1, loads // (4 * words)))
+    return {
+        "LOCAL_SIZE": local,
+        "TQ": rows,
+        "KP": keys,
+        "DV": words,
+        "KEY_WORDS": key_words,
+        "VALUE_KEYS": value_keys,
+    }
+
+
+def _lanes(p: Program, words: int, most: int) -> int:
+    """Invocations of a workgroup for heads of so many words of four values: whole subgroups where shuffles are used."""
+    return max(lanes_for(words, most), shuffle_form(p)[1].get("SUBGROUP", 1))
 
 
 def attention_gate(p: Program, query_gate: Buffer, y: Buffer, *, heads: int, half: HalfRows | None = None) -> None:
