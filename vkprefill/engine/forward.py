@@ -12,12 +12,13 @@ from dataclasses import replace
 
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import CachePool
+from vkprefill.engine.draft_head import DraftHead
 from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.layers.attention import attention
 from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.layers.delta_net import delta_net
 from vkprefill.engine.layers.mlp import mlp
-from vkprefill.engine.layers.mtp import mtp_fill
+from vkprefill.engine.layers.mtp import mtp_block, mtp_fill
 from vkprefill.engine.scratch import Scratch
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.weights import ModelWeights
@@ -96,6 +97,31 @@ class ForwardPass:
         """Hidden state of the last token of the run before -> logits [V] and the best candidates."""
         p = self._program("head", 1)
         self._append_head(p)
+        return p
+
+    def record_drafts(self, count: int, head: DraftHead) -> Program:
+        """A chain of draft rows, of which each takes the best token and the hidden row of the one before: the best
+        candidates of each are in `drafts`. The first one takes token_ids[0] and the row that waits.
+        """
+        p, s, w, pool = self._program("drafts", 1), self._scratch, self._weights.mtp, self._pool
+        at, hidden = self._context(pool.mtp_layer, 1), pool.waiting_row
+        (vocab,), blocks = s.logits.shape[1:], -(-head.num_logits // 64)
+        assert head.num_logits <= vocab
+        logits = s.logits.part("draft logits", 0, (1, head.num_logits))
+        seen = s.seen.part("seen", 0, (-(-head.num_logits // 32),))  # no penalty is on
+        block_best = s.block_best.part("block_best", 0, (1, blocks, 2))
+        for row in range(count):
+            p.prefix = f"draft {row + 1}."
+            mtp_block(p, at, w, hidden)
+            hidden = s.mtp_hidden.part("mtp_hidden", 0, w.hnorm.shape)
+            kernels.linear(p, s.mtp_hidden, head.first, logits.part("draft logits", 0, (1, head.first.rows)))
+            if head.num_ids:
+                ids = s.draft_ids.part("draft_ids", 0, (head.num_ids,))
+                kernels.matvec_rows(p, s.mtp_hidden, head.whole, ids, logits, y_offset=head.first.rows)
+            kernels.top_k(p, logits, seen, s.token_ids, block_best, s.candidates)
+            kernels.next_draft(
+                p, s.candidates, s.draft_ids, s.token_ids, s.rope, s.drafts, row=row, first_rows=head.first.rows
+            )
         return p
 
     def record_logits(self, logits: Buffer) -> Program:

@@ -9,6 +9,7 @@ import numpy as np
 
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.capture import AttentionCapture, query_indices
+from vkprefill.engine.drafter import HEAD_ROWS, Drafter
 from vkprefill.engine.memory import LoadOptions
 from vkprefill.engine.runner import LOGITS_ROWS, Best, PrefillProgress, Runner
 from vkprefill.engine.token_input import checked_ids, checked_positions
@@ -94,6 +95,7 @@ class Model:
         self.prefill_chunk = self.runner.sizes.prefill_chunk
         self.precision = "half" if self.runner.sizes.half else "full"
         self.has_mtp = block is not None
+        self._drafter: Drafter | None = None
 
     def new_cache(self, max_context: int | None = None) -> Cache:
         """An empty cache of at most max_context tokens (None: all that the model was loaded for). It takes memory as it
@@ -205,6 +207,14 @@ class Model:
     def decode_candidates(self, token_id: int, cache: Cache, best: Best) -> tuple[np.ndarray, np.ndarray]:
         """As decode, but only the best tokens come back: see prefill_candidates."""
         return self.runner.decode(token_id, cache, lambda: self.runner.candidates(best.count), best=best)
+
+    def drafter(self, head_rows: int = HEAD_ROWS) -> Drafter:
+        """What drafts tokens with the multi-token-prediction block; head_rows: see Drafter, to which special tokens are
+        added. The same one for the same head_rows as the call before. Raises RequestError without a block.
+        """
+        if self._drafter is None or self._drafter.head_rows != head_rows:
+            self._drafter = Drafter(self.runner, head_rows, self.tokenizer.special_tokens.values())
+        return self._drafter
 
     def kernels(self) -> list[str]:
         """Names of the shaders that prefill and decode use."""

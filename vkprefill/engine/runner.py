@@ -22,12 +22,12 @@ from vkprefill.engine.forward import ForwardPass
 from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.scratch import Scratch
-from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.engine.sizes import MAX_CANDIDATES, MAX_DRAFTS
 from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.engine.step import StepWord
-from vkprefill.engine.token_input import checked_ids, checked_positions
-from vkprefill.engine.weights import Progress, load_weights
-from vkprefill.errors import RequestError
+from vkprefill.engine.token_input import MAX_POSITION, checked_ids, checked_positions
+from vkprefill.engine.weights import MTPWeights, Progress, load_weights
+from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile
 from vkprefill.gguf.mtp import MTPBlock
@@ -101,6 +101,11 @@ class Runner:
             device.clear(list(self.scratch.buffers()))
             self._weights = load_weights(file, config, device, report, block)
             self.forward = ForwardPass(device, config, self.pool, self.scratch, self._weights)
+
+    @property
+    def mtp(self) -> MTPWeights | None:
+        """Of the multi-token-prediction block, where one is loaded."""
+        return self._weights.mtp
 
     def fit_submissions(self, wanted_chunk: int | None) -> None:
         """Bound submissions by a short timing; a chunk that nobody asked for becomes shorter where that is too much."""
@@ -232,6 +237,25 @@ class Runner:
             cache.broken = False
             return result
 
+    def begin_drafts(self, token_id: int, cache: Cache, count: int, num_candidates: int) -> int:
+        """The step's buffers for a chain of at most `count` draft rows after token_id, the last one known, which the
+        cache does not hold. How many of them there is room for, with the token: their keys and values are overwritten
+        by what runs next, and the cache stays as it is.
+        """
+        ids, (first,) = self._checked([token_id], None, cache)
+        room = cache.max_context - len(cache) - 1
+        count = min(count, MAX_DRAFTS, room, MAX_POSITION - int(first))
+        if count < 1:
+            return 0
+        try:
+            cache.reserve(count)
+        except OutOfMemoryError:  # drafts are never needed
+            return 0
+        self._set_step(ids, first + np.arange(count), len(cache))
+        self._set_best(None)
+        self.set_words({StepWord.NUM_CANDIDATES: num_candidates})
+        return count
+
     # -- results of the last run ---------------------------------------------------------------------------------------
 
     def head_logits(self) -> np.ndarray:
@@ -284,7 +308,7 @@ class Runner:
         self.set_words({StepWord.NUM_TOKENS: len(ids), StepWord.CACHE_LEN: cache_len})
         s.token_ids.view()[: len(ids)] = ids
         angles = positions[:, None] * self._frequencies
-        s.rope.view()[: len(ids)] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        s.rope.view()[: len(positions)] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
     def _set_best(self, best: Best | None) -> None:
         penalty = int(np.float32(best.penalty if best else 0).view(np.uint32))

@@ -6,7 +6,7 @@ import numpy as np
 
 from vkprefill.engine import kernels
 from vkprefill.engine.sizes import MAX_CANDIDATES
-from vkprefill.selftest import attention, delta_net, elementwise, products, reference
+from vkprefill.selftest import attention, delta_net, drafts, elementwise, products, reference
 from vkprefill.selftest.trial import EXACT, Check, Trial
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS
@@ -22,6 +22,7 @@ def all_checks(device: Device) -> list[Check]:
         *attention.checks(device),
         Check("best tokens", _top_k),
         *products.checks(device),
+        *drafts.checks(),
     ]
 
 
