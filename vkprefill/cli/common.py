@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from vkprefill.cli.draft_files import DraftFiles, sorted_drafts
 from vkprefill.cli.specprefill_options import add_specprefill_options, given_settings, specprefill_config
 from vkprefill.display import printable
 from vkprefill.engine.halves import PRECISIONS
@@ -85,9 +86,11 @@ def add_draft_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConf
     parser.add_argument(
         "-md",
         "--model-draft",
+        action="append",
         metavar="FILE",
         help="draft model for speculative prefill, of the same vocabulary "
-        "(default: the built-in one with the built-in model, else none)",
+        "(default: the built-in one with the built-in model, else none), or the model's multi-token-prediction block, "
+        "where its own file has none; given twice: both",
     )
     add_specprefill_options(parser, defaults)
 
@@ -202,6 +205,7 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
             prefill_chunk=args.batch_size,
             reserve_bytes=reserve_bytes,
             precision=args.precision,
+            mtp=draft_files(args).companion or "auto" if "model_draft" in args else None,  # where nothing drafts: none
             progress=report,
         )
     with model:
@@ -259,9 +263,16 @@ def _notice_measuring(model: Model) -> None:
 
 
 def draft_path(args: argparse.Namespace) -> Path | None:
-    if args.model_draft is not None:
-        return Path(args.model_draft)
-    return demo_path(DEMO_DRAFT) if args.model is None else None
+    """The draft model for speculative prefill."""
+    found = draft_files(args).draft
+    return demo_path(DEMO_DRAFT) if found is None and args.model is None else found
+
+
+def draft_files(args: argparse.Namespace) -> DraftFiles:
+    """Those of -md; they are looked into once."""
+    if "sorted_drafts" not in args:
+        args.sorted_drafts = sorted_drafts(args.model_draft or ())
+    return args.sorted_drafts
 
 
 @contextmanager

@@ -19,13 +19,14 @@ def check_apart(args: argparse.Namespace) -> None:
     """Raises RequestError for a file to be written that is also one of those read, or to be written twice."""
     option_of: dict[str, str] = {}
     for option in (*READ, *WRITTEN):
-        path = getattr(args, option, None)
-        if not isinstance(path, str) or path == "-" or "\0" in path:
-            continue
-        name, place = f"--{option.replace('_', '-')}", os.path.realpath(path)
-        if option in WRITTEN and place in option_of:
-            raise RequestError(f"{name}: found {path}, wanted another file than that of {option_of[place]}")
-        option_of[place] = name
+        given = getattr(args, option, None)
+        for path in given if isinstance(given, list) else [given]:
+            if not isinstance(path, str) or path == "-" or "\0" in path:
+                continue
+            name, place = f"--{option.replace('_', '-')}", os.path.realpath(path)
+            if option in WRITTEN and place in option_of:
+                raise RequestError(f"{name}: found {path}, wanted another file than that of {option_of[place]}")
+            option_of[place] = name
 
 
 class OutputFile:

@@ -11,6 +11,7 @@ from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
     add_sampling_options,
+    draft_files,
     draft_path,
     kv_type,
     max_tokens,
@@ -143,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
         spec = draft = None
     else:
         open_gguf(draft)  # a mistake in its name is told before anything is loaded
+    companion = draft_files(args).companion
     engine = EngineOptions(
         model_path(args),
         draft,
@@ -154,6 +156,7 @@ def run(args: argparse.Namespace) -> int:
         args.precision,
         args.parallel,
         args.cache_ram,
+        mtp=companion or "auto",
         log_level=logging.INFO if args.verbose else logging.WARNING,
     )
     defaults = Defaults(

@@ -102,6 +102,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
             prefill_chunk=options.prefill_chunk,
             reserve_bytes=draft_bytes,
             precision=options.precision,
+            mtp=options.mtp,
             progress=progress(""),
         )
     )
@@ -115,6 +116,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
                 options.kv_type,
                 prefill_chunk=options.prefill_chunk,
                 precision=options.precision,
+                mtp=None,
                 progress=progress("draft: "),
             )
         )

@@ -13,7 +13,8 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 @dataclass(frozen=True)
 class EngineOptions:
     """What the engine loads. draft: None for no draft, and then spec is not used; num_slots: conversations it
-    remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them, -1: no bound."""
+    remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them, -1: no bound;
+    mtp: see engine.model.load."""
 
     model: Path
     draft: Path | None
@@ -25,6 +26,7 @@ class EngineOptions:
     precision: str = "auto"
     num_slots: int | None = None
     cache_ram: int = 8192
+    mtp: Path | str | None = "auto"
     log_level: int = logging.WARNING
 
 

@@ -1,0 +1,70 @@
+"""Files with a multi-token-prediction block on the command line: whole, and as companions given with -md."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import GREEDY, assert_error
+from tests.e2e.conftest import TINY
+from tests.reference.fixtures import model_path
+from tools.make_model import companion_of
+from vkprefill.cli.draft_files import DraftFiles, sorted_drafts
+
+WHOLE = str(model_path("mtp-a-f32"))
+PROMPT = ("-p", "Hello", "-n", "6", "-c", "256", "--json", *GREEDY)
+
+
+@pytest.fixture(scope="module")
+def companions(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("companions")
+    return {name: str(companion_of(model_path(name), folder / f"{name}.gguf")) for name in ("mtp-a-f32", "mtp-c-mixed")}
+
+
+def test_files_are_told_apart(companions):
+    block = companions["mtp-a-f32"]
+    assert sorted_drafts([]) == DraftFiles()
+    assert sorted_drafts([TINY]) == DraftFiles(draft=Path(TINY))
+    assert sorted_drafts([WHOLE]) == DraftFiles(draft=Path(WHOLE)), "a model with a block is a model"
+    assert sorted_drafts([block]) == DraftFiles(companion=Path(block))
+    assert sorted_drafts([block, TINY]) == sorted_drafts([TINY, block]) == DraftFiles(Path(TINY), Path(block))
+
+
+def test_answers_are_the_same_with_a_companion(cli, gpu, companions):
+    answers = [
+        json.loads(cli("generate", "-m", WHOLE, *PROMPT, *more).out)
+        for more in ((), ("-md", companions["mtp-a-f32"]), ("-md", TINY, "-md", companions["mtp-a-f32"]))
+    ]
+    assert answers[0]["token_ids"] == answers[1]["token_ids"] == answers[2]["token_ids"]
+    assert [answer["specprefill"]["status"] for answer in answers[:2]] == ["disabled"] * 2
+    assert answers[2]["specprefill"]["reason"] != answers[1]["specprefill"]["reason"], "here is a draft model"
+
+
+def test_what_does_not_fit(cli_here, gpu, companions):
+    block, other = companions.values()
+    for args, message in (
+        (("-m", block), "block alone .* wanted a model; give this file beside"),
+        (("-m", WHOLE, "-md", other), "mtp-c-mixed.gguf: multi-token-prediction block with trunk layers 3, wanted 4"),
+        (("-m", WHOLE, "-md", block, "-md", other), "blocks are both this and .*mtp-a-f32.gguf, wanted one"),
+        (("-m", WHOLE, "-md", TINY, "-md", WHOLE), "draft models are both this and .*tiny-a-f32.gguf, wanted one"),
+        (("-m", WHOLE, "-md", block, "-md", "no such file"), "no such file"),
+    ):
+        assert_error(cli_here("generate", *args, *PROMPT), message)
+
+
+def test_nothing_is_written_over_a_draft(cli_here, companions):
+    block = companions["mtp-a-f32"]
+    outcome = cli_here("generate", "-m", WHOLE, "-md", TINY, "-md", block, "-p", "x", "--profile", "--trace", block)
+    assert_error(outcome, "wanted another file than that of --model-draft")
+
+
+def test_inspect_shows_the_block(cli_here, companions):
+    shown = json.loads(cli_here("inspect", "-m", WHOLE, "--json").out)
+    assert shown["mtp"]["layer"] == 4 and shown["mtp"]["types"] == {"F32": 15} and shown["mtp"]["parameters"] > 40_000
+    assert shown["memory"]["mtp"] > 4 * shown["mtp"]["parameters"], "weights, keys and values, rows"
+    text = cli_here("inspect", "-m", WHOLE).out
+    assert "multi-token-prediction block: blk.4, 0.0" in text and "  mtp " in text
+    without = cli_here("inspect", "-m", TINY)
+    assert "multi-token-prediction block: none" in without.out
+    assert json.loads(cli_here("inspect", "-m", TINY, "--json").out)["mtp"] is None
+    assert_error(cli_here("inspect", "-m", companions["mtp-a-f32"]), "block alone")
