@@ -3,8 +3,8 @@
 //   0  step     [..]             u32  in   num_tokens, cache_len before this call
 //   1  q        [T', H, Dh]      f32  in   T' = T rounded up to 32: the rows past T are read, their results dropped
 //   2  pages    [..]             u32  in   page of the pool that holds slots 256 i .. 256 i + 255 of this cache
-//   3  k_cache  [pages, G, Dh / 4, 256]  in   KV words; the rows of this call are already stored
-//   4  v_cache  [pages, G, 256, Dh / 4]  in
+//   3  k_cache  as in kv.glsl         in   the rows of this call are already stored
+//   4  v_cache  as in kv.glsl         in
 //   5  y        [T, H, Dh]       f32  out  SPLITS > 1: [SPLITS, T, H, Dh], each split normalised by its own sum
 //   6  part     [SPLITS, T, H]   vec2 out  SPLITS > 1: (maximum, sum of exponentials) of the split, for attention_merge
 //
@@ -18,7 +18,8 @@
 //
 // For AMD's compiler: the address of a query depends on nothing but gl_WorkGroupID and loop counters, so that queries are scalars. No
 // subgroup arithmetic, which would keep larger workgroups from waves of 32. Keys and values are multiplied as they are loaded: a mere
-// conversion from half precision goes into each multiply-add, of a kind that cannot issue in pairs.
+// conversion from half precision goes into each multiply-add, of a kind that cannot issue in pairs. In the weighted sum the four values of
+// a word begin with different keys of four: products with different probabilities are neighbours, and more of them issue in pairs.
 //
 // SHUFFLE: for devices that pay for every lane of a load (see matmul.comp). Of the queries and probabilities that all lanes
 // need, each lane loads those of its own rows, and shuffles hand them on. SUBGROUP is the device's subgroup size.
@@ -39,7 +40,7 @@ layout(constant_id = 3) const uint Dh = 256;
 layout(constant_id = 4) const float SCALE = 0.0625;
 layout(constant_id = 5) const uint SPLITS = 1;
 layout(constant_id = 6) const uint TQ = 8;
-layout(constant_id = 7) const uint KP = 4;  // keys of an invocation in a tile
+layout(constant_id = 7) const uint KP = 4;  // keys of an invocation in a tile, a multiple of SLOTS
 layout(constant_id = 8) const uint DV = 1;  // words of 4 values of an invocation: ceil(Dh / 4 / LOCAL_SIZE)
 // Loads on their way before the first is used: words of each key, a divisor of Dh / 4; keys whose values these are, a multiple of 4 and a
 // divisor of the tile.
@@ -55,8 +56,8 @@ layout(local_size_x_id = 0) in;
 #include "step.glsl"
 layout(binding = 1) readonly buffer Q { vec4 q[]; };
 layout(binding = 2) readonly buffer Pages { uint pages[]; };
-layout(binding = 3) readonly buffer KCache { KV_WORD k_cache[]; };
-layout(binding = 4) readonly buffer VCache { KV_WORD v_cache[]; };
+layout(binding = 3) readonly buffer KCache { KV_SLOTS k_cache[]; };
+layout(binding = 4) readonly buffer VCache { KV_SLOTS v_cache[]; };
 layout(binding = 5) writeonly buffer Y { vec4 y[]; };
 layout(binding = 6) writeonly buffer Part { vec2 part[]; };
 
@@ -66,6 +67,9 @@ const float NEVER = -1e30;  // below every score
 
 shared vec4 probs[TQ * TILE / 4u];  // probabilities [TQ, TILE]; before them and in the end a number of each invocation [TQ, LOCAL_SIZE]
 shared vec2 row_stat[TQ];  // maximum so far; what the sums so far shrink by since this tile raised it, in the end their total
+
+// In the tile, the c-th key of an invocation: those of one word are neighbours.
+uint key_at(uint lane, uint c) { return SLOTS * (lane + c / SLOTS * LOCAL_SIZE) + c % SLOTS; }
 
 void main() {
     const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step[NUM_TOKENS], cache_len = step[CACHE_LEN];
@@ -99,19 +103,20 @@ void main() {
     for (uint r = lane; r < TQ; r += LOCAL_SIZE) row_stat[r].x = NEVER;
 
     [[dont_unroll]] for (uint tile = begin; tile < keys; tile += SPLITS * TILE) {
-        // Scores: this invocation has the keys tile + lane + c * LOCAL_SIZE.
+        // Scores: this invocation has the keys tile + key_at(lane, c), which lie in words lane, lane + LOCAL_SIZE, ...
         const uint head = pages[tile / PAGE] * G + g, in_page = tile % PAGE, last = keys - 1u - tile;
         float s[TQ * KP];
-        uint key[KP];
+        uint key[KP / SLOTS];
         [[unroll]] for (uint i = 0; i < TQ * KP; i++) s[i] = 0.0;
-        [[unroll]] for (uint c = 0; c < KP; c++) key[c] = head * D4 * PAGE + in_page + min(lane + c * LOCAL_SIZE, last);
+        [[unroll]] for (uint c = 0; c < KP / SLOTS; c++)
+            key[c] = (head * D4 * PAGE + in_page) / SLOTS + min(lane + c * LOCAL_SIZE, last / SLOTS);
         [[dont_unroll]] for (uint d = 0; d < D4; d += KEY_WORDS) {
-            KV_WORD words[KEY_WORDS * KP];
+            KV_SLOTS words[KEY_WORDS * KP / SLOTS];
             [[unroll]] for (uint i = 0; i < KEY_WORDS; i++)
-                [[unroll]] for (uint c = 0; c < KP; c++) words[i * KP + c] = k_cache[key[c] + (d + i) * PAGE];
+                [[unroll]] for (uint c = 0; c < KP / SLOTS; c++) words[i * KP / SLOTS + c] = k_cache[key[c] + (d + i) * (PAGE / SLOTS)];
             [[unroll]] for (uint i = 0; i < KEY_WORDS; i++) {
                 vec4 k[KP];
-                [[unroll]] for (uint c = 0; c < KP; c++) k[c] = kv_unpack(words[i * KP + c]) * SCALE;
+                [[unroll]] for (uint c = 0; c < KP; c++) k[c] = key_of(words[(i * KP + c) / SLOTS], c % SLOTS) * SCALE;
 #ifdef SHUFFLE
                 [[unroll]] for (uint l = 0; l < LOADS; l++) own[l] = q[q0 + d + i + own_q[l]];
 #endif
@@ -135,7 +140,7 @@ void main() {
             float top = NEVER;
             [[unroll]] for (uint c = 0; c < KP; c++) {
                 // Far below NEVER: while a row has seen no visible key, which makes NEVER its maximum, its weights are 0.
-                const float v = tile + lane + c * LOCAL_SIZE < limit ? s[r * KP + c] : 2.0 * NEVER;
+                const float v = tile + key_at(lane, c) < limit ? s[r * KP + c] : 2.0 * NEVER;
                 s[r * KP + c] = v;
                 top = max(top, v);
             }
@@ -158,22 +163,23 @@ void main() {
             [[unroll]] for (uint c = 0; c < KP; c++) {
                 const float p = exp(s[r * KP + c] - best);
                 sum[r] += p;
-                const uint i = lane + c * LOCAL_SIZE;
+                const uint i = key_at(lane, c);
                 probs[(r * TILE + i) / 4u][i & 3u] = p;
             }
         }
         barrier();
         // Weighted sum: this invocation has the words lane + c * LOCAL_SIZE of the head's values, times SCALE.
         [[dont_unroll]] for (uint j0 = 0; j0 < min(TILE, last + 1u); j0 += VALUE_KEYS) {
-            KV_WORD words[VALUE_KEYS * DV];
-            [[unroll]] for (uint i = 0; i < VALUE_KEYS; i++) {
-                const uint value = (head * PAGE + in_page + min(j0 + i, last)) * D4;
+            KV_SLOTS words[VALUE_KEYS / SLOTS * DV];
+            [[unroll]] for (uint i = 0; i < VALUE_KEYS / SLOTS; i++) {
+                const uint value = (head * PAGE + in_page + min(j0 + i * SLOTS, last)) / SLOTS * D4;
                 [[unroll]] for (uint c = 0; c < DV; c++) words[i * DV + c] = v_cache[value + min(lane + c * LOCAL_SIZE, D4 - 1u)];
             }
             [[unroll]] for (uint four = 0; four < VALUE_KEYS; four += 4u) {
                 const uint j = j0 + four;
                 vec4 v[4 * DV];
-                [[unroll]] for (uint i = 0; i < 4u * DV; i++) v[i] = kv_unpack(words[four * DV + i]) * SCALE;
+                [[unroll]] for (uint i = 0; i < 4u; i++)
+                    [[unroll]] for (uint c = 0; c < DV; c++) v[i * DV + c] = value_of(words[(four + i) / SLOTS * DV + c], i % SLOTS) * SCALE;
 #ifdef SHUFFLE
                 [[unroll]] for (uint l = 0; l < LOADS; l++) own[l] = probs[(own_row[l] * TILE + j) / 4u];
 #endif
@@ -183,12 +189,12 @@ void main() {
 #else
                     const vec4 p = probs[(r * TILE + j) / 4u];
 #endif
-                    [[unroll]] for (uint c = 0; c < DV; c++) {
-                        vec4 a = acc[r * DV + c];
-                        a = fma(vec4(p.x), v[c], a); a = fma(vec4(p.y), v[DV + c], a);
-                        a = fma(vec4(p.z), v[2u * DV + c], a); a = fma(vec4(p.w), v[3u * DV + c], a);
-                        acc[r * DV + c] = a;
-                    }
+                    [[unroll]] for (uint i = 0; i < 4u; i++)
+                        [[unroll]] for (uint c = 0; c < DV; c++)
+                            [[unroll]] for (uint e = 0; e < 4u; e++) {
+                                const uint k = (i + e) % 4u;
+                                acc[r * DV + c][e] = fma(p[k], v[k * DV + c][e], acc[r * DV + c][e]);
+                            }
                 }
             }
         }

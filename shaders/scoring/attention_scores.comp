@@ -4,7 +4,7 @@
 //   1  q         [T, H, Dh]   f32   in
 //   2  chosen    [Q, 2]       uvec2 in   (token of this call, row of `rows` that takes its scores)
 //   3  pages     [..]         u32   in   page of the pool that holds slots 256 i .. 256 i + 255 of this cache
-//   4  k_cache   [pages, G, Dh / 4, 256]  in   KV words; the rows of this call are already stored
+//   4  k_cache   as in kv.glsl  in   the rows of this call are already stored
 //   5  rows      [.., H, stride]  f32  out  slots 0 .. cache_len + token; the rest is left as it is
 //   6  part      [SPLITS, Q, H]   vec2 out  (maximum, sum of exponentials) of each split of the keys, for attention_rows
 //

@@ -46,7 +46,10 @@ def cached_rows(model: Model, cache: Cache, layer: int) -> tuple[np.ndarray, np.
     value_type = np.float16 if model.kv_type == "f16" else np.float32
     keys, values = (b.read()[cache.pages].view(value_type).reshape(pages, groups, -1) for b in (kv.keys, kv.values))
     keys = keys.reshape(pages, groups, words, PAGE, 4).transpose(0, 3, 1, 2, 4)
-    values = values.reshape(pages, groups, PAGE, words, 4).transpose(0, 2, 1, 3, 4)
+    if model.kv_type == "f16":  # in pairs of slots
+        values = values.reshape(pages, groups, PAGE // 2, config.head_dim, 2).transpose(0, 2, 4, 1, 3)
+    else:
+        values = values.reshape(pages, groups, PAGE, words, 4).transpose(0, 2, 1, 3, 4)
     return tuple(rows.reshape(pages * PAGE, groups, config.head_dim)[: len(cache)] for rows in (keys, values))
 
 

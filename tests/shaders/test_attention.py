@@ -14,14 +14,20 @@ from vkprefill.engine.sizes import PAGE
 
 
 def pack_cache(rows: np.ndarray, pages: np.ndarray, pool: int, kv_type: str, keys: bool) -> np.ndarray:
-    """rows [S, G, Dh] at the slots of the pages -> the pool's words; everything else NaN."""
+    """rows [S, G, Dh] at the slots of the pages -> the pool's words; everything else NaN, but zero where the last value
+    shares a word with a slot that is not filled yet.
+    """
     slots, kv_heads, head_dim = rows.shape
     dtype = np.float16 if kv_type == "f16" else np.float32
     content = np.full((pool, PAGE, kv_heads, head_dim), np.nan, dtype)
     at = np.arange(slots)
     content[pages[at // PAGE], at % PAGE] = rows
+    if slots % 2 and kv_type == "f16" and not keys:
+        content[pages[slots // PAGE], slots % PAGE] = 0
     if keys:
         content = content.reshape(pool, PAGE, kv_heads, head_dim // 4, 4).transpose(0, 2, 3, 1, 4)
+    elif kv_type == "f16":  # in pairs of slots
+        content = content.reshape(pool, PAGE // 2, 2, kv_heads, head_dim).transpose(0, 3, 1, 4, 2)
     else:
         content = content.transpose(0, 2, 1, 3)
     return np.ascontiguousarray(content).reshape(pool, -1).view(np.uint32)

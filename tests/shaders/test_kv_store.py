@@ -12,7 +12,9 @@ POOL = 5
 
 
 def unpack_cache(words: np.ndarray, kv_heads: int, head_dim: int, kv_type: str, keys: bool) -> np.ndarray:
-    """The pool's words -> values [pages, PAGE, G, Dh]: keys lie [G, Dh / 4, PAGE, 4], values [G, PAGE, Dh]."""
+    """The pool's words -> values [pages, PAGE, G, Dh]: keys lie [G, Dh / 4, PAGE, 4], values [G, PAGE, Dh], as halves
+    [G, PAGE / 2, Dh, 2].
+    """
     values = words.reshape(-1).view(np.float16 if kv_type == "f16" else np.float32)
     if keys:
         return (
@@ -20,6 +22,9 @@ def unpack_cache(words: np.ndarray, kv_heads: int, head_dim: int, kv_type: str, 
             .transpose(0, 3, 1, 2, 4)
             .reshape(POOL, PAGE, kv_heads, head_dim)
         )
+    if kv_type == "f16":
+        pairs = values.reshape(POOL, kv_heads, PAGE // 2, head_dim, 2)
+        return pairs.transpose(0, 2, 4, 1, 3).reshape(POOL, PAGE, kv_heads, head_dim)
     return values.reshape(POOL, kv_heads, PAGE, head_dim).transpose(0, 2, 1, 3)
 
 
@@ -37,7 +42,7 @@ def canonical(halves: np.ndarray) -> np.ndarray:
 
 
 def store(device, k, v, pages, *, cache_len, kv_heads, kv_type):
-    """Stores k, v [T, G * Dh] -> (keys, values, what both were before) of the pool, [pages, PAGE, G, Dh]."""
+    """Stores k, v [T, G * Dh] -> keys and values of the pool, each as (after, before), [pages, PAGE, G, Dh]."""
     tokens, head_dim = len(k), k.shape[1] // kv_heads
     run = KernelRun(device, tokens, tokens + 1, cache_len=cache_len)
     empty = np.full((POOL, PAGE * k.shape[1] // (2 if kv_type == "f16" else 1)), UNTOUCHED, np.uint32)
@@ -52,8 +57,10 @@ def store(device, k, v, pages, *, cache_len, kv_heads, kv_type):
         kv_type=kv_type,
     )
     out = run.finish()
-    words = (out["keys"], True), (out["values"], False), (empty, False)
-    return tuple(unpack_cache(content, kv_heads, head_dim, kv_type, keys) for content, keys in words)
+    return tuple(
+        tuple(unpack_cache(content, kv_heads, head_dim, kv_type, name == "keys") for content in (out[name], empty))
+        for name in ("keys", "values")
+    )
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])
@@ -61,6 +68,8 @@ def store(device, k, v, pages, *, cache_len, kv_heads, kv_type):
     ("tokens", "cache_len", "kv_heads", "head_dim"),
     [
         (1, 0, 1, 256),
+        (1, 7, 2, 32),
+        (1, 256, 1, 32),
         (2, 255, 2, 32),
         (63, 193, 1, 36),
         (64, 700, 3, 80),
@@ -77,11 +86,13 @@ def test_append(device, tokens, cache_len, kv_heads, head_dim, kv_type):
         for _ in range(2)
     )
     pages = np.array([3, 0, 4, 1], np.uint32)  # page 2 belongs to another cache
-    keys, values, before = store(device, k, v, pages, cache_len=cache_len, kv_heads=kv_heads, kv_type=kv_type)
-    slots = cache_len + np.arange(tokens)
+    keys, values = store(device, k, v, pages, cache_len=cache_len, kv_heads=kv_heads, kv_type=kv_type)
+    slots, end = cache_len + np.arange(tokens), cache_len + tokens
     others = np.ones((POOL, PAGE), bool)
     others[pages[slots // PAGE], slots % PAGE] = False
-    for stored, given in ((keys, k), (values, v)):
+    if kv_type == "f16" and end % 2:  # finite, for what reads pairs of slots
+        values[1][pages[end // PAGE], end % PAGE] = 0
+    for (stored, before), given in ((keys, k), (values, v)):
         got = stored[pages[slots // PAGE], slots % PAGE].reshape(tokens, -1)
         if kv_type == "f32":
             np.testing.assert_array_equal(got, given)
@@ -117,7 +128,7 @@ def test_halves_are_the_nearest(device):
     row = 4 * 256
     given = np.append(given, np.zeros(-len(given) % row, np.float32)).reshape(-1, row)
     pages = np.array([3, 0, 4, 1], np.uint32)
-    keys, values, _ = store(device, given, given[:, ::-1].copy(), pages, cache_len=0, kv_heads=4, kv_type="f16")
+    (keys, _), (values, _) = store(device, given, given[:, ::-1].copy(), pages, cache_len=0, kv_heads=4, kv_type="f16")
     slots = np.arange(len(given))
     for stored, wanted in ((keys, given), (values, given[:, ::-1])):
         got = canonical(stored[pages[slots // PAGE], slots % PAGE].reshape(wanted.shape))

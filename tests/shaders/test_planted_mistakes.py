@@ -93,6 +93,7 @@ def delta_rule(device: Device) -> None:
 
 def kv_store(device: Device) -> None:
     test_kv_store.test_append(device, 63, 193, 1, 36, "f16")
+    test_kv_store.test_append(device, 65, 256, 2, 64, "f16")
 
 
 def middles(device: Device) -> None:
@@ -130,6 +131,24 @@ EVERYWHERE = (
         attention,
     ),
     (
+        Mistake(
+            "slots of a pair swapped",
+            "kv.glsl",
+            "attention_f16",
+            "unpackHalf2x16(w.y)[i]",
+            "unpackHalf2x16(w.y)[1u - i]",
+        ),
+        attention,
+    ),
+    (
+        Mistake("the slot before lost", "kv_store.comp", "kv_store_f16", "? v_cache[at]", "? uvec4(0)"),
+        kv_store,
+    ),
+    (
+        Mistake("NaN behind the last slot", "kv_store.comp", "kv_store_f16", ": uvec4(0)", ": uvec4(0x7e00)"),
+        kv_store,
+    ),
+    (
         Mistake("halves swapped", "halves.glsl", "kv_store_f16", "h.xz | h.yw << 16", "h.yw | h.xz << 16"),
         kv_store,
     ),
@@ -162,7 +181,9 @@ EVERYWHERE = (
         in_splits,
     ),
     (
-        Mistake("a slot too far", "kv_store.comp", "kv_store_f16", "step[CACHE_LEN] + t", "step[CACHE_LEN] + t + 1u"),
+        Mistake(
+            "a slot too far", "kv_store.comp", "kv_store_f16", "begin = step[CACHE_LEN]", "begin = step[CACHE_LEN] + 1u"
+        ),
         kv_store,
     ),
     (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vkprefill.engine.kv_layout import page_of_rows, rows_of_page
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, recurrent_state_size
 from vkprefill.vulkan.buffer import Buffer
@@ -149,30 +150,22 @@ class CachePool:
         """Keys and values of some slots of the source pages -> the first slots of the target pages, in order. Through
         the host: slow.
         """
-        words = self._page_words
         for layer in self.kv.values():
-            for buffer, outer, inner in self._page_forms(layer):
-                parts = [buffer.part(buffer.label, page * words, (words,)) for page in (*source, *target)]
-                old = np.stack([self.device.download(part) for part in parts[: len(source)]]).reshape(
-                    -1, outer, PAGE, inner
-                )
-                new = np.zeros((len(target) * PAGE, outer, inner), np.uint32)
-                new[: len(rows)] = old.swapaxes(1, 2).reshape(-1, outer, inner)[rows]
-                pages = new.reshape(-1, PAGE, outer, inner).swapaxes(1, 2)
-                for part, page in zip(parts[len(source) :], pages, strict=True):
-                    self.device.upload(part, [page])
+            for buffer, keys in (layer.keys, True), (layer.values, False):
+                old = np.concatenate([self._read_page(buffer, page, keys) for page in source])
+                new = np.zeros((len(target) * PAGE, *old.shape[1:]), old.dtype)
+                new[: len(rows)] = old[rows]
+                for page, content in zip(target, new.reshape(-1, PAGE, *old.shape[1:]), strict=True):
+                    self.device.upload(self._page(buffer, page), [page_of_rows(content, keys=keys)])
 
     def is_finite(self, layer: int, cache: Cache) -> bool:
         """Whether a full-attention layer's keys and values of all of a cache's tokens are finite. Slow."""
-        exponent, dtype = (0x7C00, np.uint16) if self.kv_type == "f16" else (0x7F800000, np.uint32)
-        for buffer, outer, _ in self._page_forms(self.kv[layer]):
-            left = len(cache)
-            for page in cache.pages:
-                words = self.device.download(buffer.part(buffer.label, page * self._page_words, (self._page_words,)))
-                rows = words.reshape(outer, PAGE, -1)[:, :left].reshape(-1).view(dtype)
+        exponent = 0x7C00 if self.kv_type == "f16" else 0x7F800000
+        for buffer, keys in (self.kv[layer].keys, True), (self.kv[layer].values, False):
+            for i, page in enumerate(cache.pages):
+                rows = self._read_page(buffer, page, keys)[: max(0, len(cache) - i * PAGE)]
                 if ((rows & exponent) == exponent).any():
                     return False
-                left -= PAGE
         return True
 
     def read_state(self, layer: int) -> np.ndarray:
@@ -180,11 +173,13 @@ class CachePool:
         size = conv_state_size(self.config) + recurrent_state_size(self.config)
         return self.device.download(self.state.part("state", self.offsets[layer].conv, (size,)))
 
-    def _page_forms(self, layer: KVLayer) -> tuple[tuple[Buffer, int, int], ...]:
-        """(buffer, outer, inner) of keys and values: a page is [outer, PAGE, inner] words, as in kv_store.comp."""
-        heads, word = self.config.num_key_value_heads, 2 if self.kv_type == "f16" else 4  # 32-bit words of four values
-        quads = self.config.head_dim // 4
-        return (layer.keys, heads * quads, word), (layer.values, heads, quads * word)
+    def _page(self, buffer: Buffer, page: int) -> Buffer:
+        return buffer.part(buffer.label, page * self._page_words, (self._page_words,))
+
+    def _read_page(self, buffer: Buffer, page: int, keys: bool) -> np.ndarray:
+        """Bits [PAGE, G, Dh] of a page of keys or of values."""
+        words = self.device.download(self._page(buffer, page))
+        return rows_of_page(words, self.config.num_key_value_heads, self.kv_type, keys=keys)
 
     def copy_pages(self, source: list[int], target: list[int]) -> None:
         """Keys and values of whole pages -> other pages."""

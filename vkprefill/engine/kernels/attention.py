@@ -52,7 +52,7 @@ def kv_store(p: Program, k: Buffer, v: Buffer, pages: Buffer, cache: KVLayer, *,
     p.dispatch(
         f"kv_store_{kv_type}",
         [p.step, k, v, pages, cache.keys, cache.values],
-        (ceil_div(words, local), p.num_rows, 1),
+        (ceil_div(words, local), p.num_rows // 2 + 1 if kv_type == "f16" else p.num_rows, 1),
         constants={"LOCAL_SIZE": local, "G": kv_heads, "Dh": k.shape[1] // kv_heads},
     )
 
