@@ -29,7 +29,7 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
 
-FILE = "tiny-c-q4km"
+FILE = "mtp-b-q4km"
 PACKAGE = str(Path(vkprefill.__file__).parent)
 PROMPT = [(7 * i) % 250 for i in range(40)]
 CALLS = {"allocation": (Device, "buffer"), "recording": (Program, "dispatch"), "run": (Program, "run")}
@@ -105,9 +105,16 @@ def all_logits(model: Model) -> np.ndarray:
     return model.logits(PROMPT)
 
 
-TASKS: list[Callable[[Model], np.ndarray]] = [prefill, decode, snapshot_and_restore, score, capture, all_logits]
+def drafts(model: Model) -> np.ndarray:
+    cache = model.new_cache()
+    model.extend(PROMPT, cache)
+    drafted = model.drafter(64).draft(5, cache, 3, p_min=1e-9)
+    return np.concatenate([drafted, model.decode(5, cache), model.drafter(64).draft(drafted[0], cache, 2)])
+
+
+TASKS: list[Callable[[Model], np.ndarray]] = [prefill, decode, snapshot_and_restore, score, capture, all_logits, drafts]
 # that a task takes no memory for, or records nothing for
-NONE = {("allocation", prefill), ("allocation", decode)}
+NONE = {("allocation", prefill), ("allocation", decode), ("allocation", drafts)}
 CASES = [pytest.param(k, t, id=f"{k}-{t.__name__}") for t in TASKS for k in CALLS if (k, t) not in NONE]
 
 
@@ -199,7 +206,7 @@ def check_task(task: Callable, kind: str, at: int, error: type[BaseException], a
 
 def forget_and_account(model: Model) -> tuple[Counter, list[int]]:
     """(bytes by kind, free pages), without what a model keeps on purpose once it was needed."""
-    runner = model.runner
+    runner, model._drafter = model.runner, None
     runner._logits_program = None
     if runner._all_logits is not None:
         runner._all_logits.free()

@@ -16,13 +16,13 @@ from tests.validation_layer import layer_environment, messages
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = Path(__file__).with_name("validation_run.py")
-MODEL = ROOT / "tests" / "data" / "models" / "tiny-c-q4km.gguf"
+MODELS = ROOT / "tests" / "data" / "models"
 
 
-def run(tmp_path: Path, *options: str, **environment: str) -> str:
+def run(tmp_path: Path, *options: str, model: str = "tiny-c-q4km", **environment: str) -> str:
     """Output of the run under the layer."""
     environment = {**os.environ, **layer_environment(tmp_path), **environment}
-    command = [sys.executable, str(RUN), str(MODEL), *options]
+    command = [sys.executable, str(RUN), str(MODELS / f"{model}.gguf"), *options]
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     output = result.stdout + result.stderr
     assert result.returncode == 0 and "finished" in output, output
@@ -50,6 +50,13 @@ def test_clean_with_the_kernels_of_gpus(barrier, tmp_path, profile):
 
 def test_clean_with_products_of_halves(barrier, tmp_path):
     assert messages(run(tmp_path, "--precision", "half")) == []
+
+
+@pytest.mark.parametrize("precision", ["full", "half"])
+def test_clean_with_a_prediction_block(barrier, tmp_path, precision):
+    output = run(tmp_path, "--precision", precision, model="mtp-c-mixed")
+    assert messages(output) == []
+    assert "draft submissions: 1\n" in output
 
 
 def test_clean_with_a_submission_for_each_level(tmp_path):

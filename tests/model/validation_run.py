@@ -1,4 +1,4 @@
-"""A model through everything that dispatches: prefill in two calls, decode, captures, scores, all logits.
+"""A model through everything that dispatches: prefill in two calls, decode, captures, scores, drafts, all logits.
 
     python tests/model/validation_run.py MODEL [--profile NAME] [--splits N] [--no-barrier] [--precision NAME]
 
@@ -62,6 +62,12 @@ def main() -> None:
         scorer = Scorer(model)
         for options in ({"lookahead": 2}, {"tail_queries": 8}):
             scorer.score(ids, SpecPrefillConfig(**options))
+        if model.has_mtp:
+            for head_rows in (0, 200):
+                drafts = model.drafter(head_rows).draft(5, cache, 3, p_min=1e-9)
+                assert len(drafts) == 3
+                model.decode(drafts[0], cache)
+            print("draft submissions:", model.drafter(200)._program(3).num_submissions)
         program = model.runner.decode_program
         assert any("attention_merge" in label for label in program.labels) == (arguments.splits > 1)
         print("decode submissions:", program.num_submissions)
