@@ -18,10 +18,13 @@ from vkprefill.benchmark.kernels import ceiling_programs
 from vkprefill.engine import memory, weights
 from vkprefill.engine import model as model_module
 from vkprefill.engine.capture import AttentionCapture
+from vkprefill.engine.drafter import HEAD_ROWS
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import Best
-from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES
+from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES, MAX_DRAFTS
+from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS
+from vkprefill.gguf.tensors import mtp_specs
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.allocation import Allocation
@@ -127,27 +130,35 @@ def load_recording(
     *,
     precision: str = "full",
     features: Set[str] = frozenset(),
+    with_block: bool = False,
 ) -> Model:
-    """A model of this shape on the recording device, its matrices of the types that type_of gives their names."""
+    """A model of this shape on the recording device, its matrices of the types that type_of gives their names.
+    with_block: and with a multi-token-prediction block.
+    """
     file = SimpleNamespace(
         label=shape, path=Path(shape), metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
     )
+    config = make_config(shape)
+    layer = config.num_hidden_layers
+    block = MTPBlock(file, layer, tuple(mtp_specs(config, layer)[0])) if with_block else None
     replaced = {
         "open_gguf": lambda path: file,
-        "ModelConfig": SimpleNamespace(from_gguf=lambda file: make_config(shape)),
+        "find_block": lambda *_: block,
+        "ModelConfig": SimpleNamespace(from_gguf=lambda file: config),
         "check_tensors": lambda file, config: None,
-        "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=())),
+        "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=(), special_tokens={})),
     }
     opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen, features))
     untold = mock.patch.object(memory, "tell_of_detour")  # nothing runs
     with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened, untold:
-        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type, precision=precision, mtp=None)
+        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type, precision=precision)
 
 
 def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
-    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores.
+    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores, and
+    with a multi-token-prediction block drafts.
 
-    how: precision and features, as load_recording takes them.
+    how: precision, features and with_block, as load_recording takes them.
     """
     seen: set[Key] = set()
     weight_type = next(t for t, name in LAYOUT_OF.items() if name == layout)
@@ -159,6 +170,9 @@ def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
     model.prefill([4, 5], cache=cache, capture=AttentionCapture())
     model.decode(6, cache, capture=AttentionCapture())
     model.logits([1, 2])
+    if model.has_mtp:
+        for head_rows in (HEAD_ROWS, 0):
+            model.drafter(head_rows).draft(7, cache, MAX_DRAFTS, p_min=0.5)
     for options in ({}, {"tail_queries": 8}):  # with and without look-ahead
         Scorer(model).score(range(100), SpecPrefillConfig(**options))
     ceiling_programs(model.device, model.runner.scratch.x, model.runner.scratch.h)
@@ -177,7 +191,7 @@ def cases(features: Set[str] = frozenset()) -> list[dict]:
     for shape in SHAPES:
         ways = [(layout, KV_TYPES[0], how) for layout in LAYOUTS for how in precisions]
         for layout, kv_type, how in ways + [("q4_k", kv_type, FULL) for kv_type in KV_TYPES[1:]]:
-            for key in record(shape, layout, kv_type, **how):
+            for key in record(shape, layout, kv_type, with_block=True, **how):
                 users.setdefault(key, set()).add(shape)
     forms = {
         (f"{kernel}_{layout}", tuple((tile | {"ADD": 0}).items())): wave64
