@@ -128,7 +128,10 @@ def matmul(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> C
     waves = tiles * dispatch.workgroups[1] * math.ceil(c["LOCAL_SIZE"] / compiled["wave"])
     rounds = math.ceil(waves / (SIMDS * compiled["waves"]))
     item = 2 if re.match(HALVES, dispatch.shader) else 4
-    x_bytes, y_bytes = item * num_tokens * k, 4 * num_tokens * dispatch.push["rows"] * (1 + c["ADD"])
+    x_bytes, y_bytes = (
+        item * num_tokens * k,
+        4 * num_tokens * dispatch.push["rows"] * (2 if dispatch.push["add"] else 1),
+    )
     loop, weights = compiled["loops"]["loop"], _weight_bytes(dispatch)
     products = c["TM"] * c.get("TN", 1) * k  # multiply-adds of an invocation
     moved = weights + x_bytes * (rounds if x_bytes > L2_BYTES else 1) + y_bytes

@@ -20,6 +20,7 @@ layout(push_constant) uniform Push {
     uint K;          // columns, a multiple of 32
     uint first_row;  // of the part in the matrix [N, K]
     uint N;
+    uint add;        // of products: other than 0 where they are added to what y holds
 };
 
 #if defined(WEIGHT_F32)

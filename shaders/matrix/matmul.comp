@@ -1,4 +1,4 @@
-// matmul: y[t, first_row + n] = sum_k w[n, k] * x[t, k] for the rows n of one matrix part; ADD: added to what y holds.
+// matmul: y[t, first_row + n] = sum_k w[n, k] * x[t, k] for the rows n of one matrix part; add: added to what y holds.
 //
 //   0  step  num_tokens, the rows of x in use this call
 //   1  w     [..]     in      weights of one part [rows, K] (include/weights.glsl)
@@ -27,9 +27,8 @@
 layout(constant_id = 0) const uint LOCAL_SIZE = 64;
 layout(constant_id = 1) const uint TM = 4;
 layout(constant_id = 2) const uint TN = 8;
-layout(constant_id = 3) const uint ADD = 0;
 #ifdef SHUFFLE
-layout(constant_id = 4) const uint SUBGROUP = 8;
+layout(constant_id = 3) const uint SUBGROUP = 8;
 #endif
 layout(local_size_x_id = 0) in;
 
@@ -107,13 +106,14 @@ void main() {
         [[unroll]] for (uint c = 0; c < TN; c++) at[c] += UNIT_STRIDE;
     }
 
-    [[unroll]] for (uint r = 0; r < TM; r++) {
-        if (m0 + r >= num_tokens) break;
-        [[unroll]] for (uint c = 0; c < TN; c++) {
-            const uint n = n0 + c * LOCAL_SIZE;
-            if (n >= rows) continue;
+    [[unroll]] for (uint c = 0; c < TN; c++) {
+        const uint n = n0 + c * LOCAL_SIZE;
+        if (n >= rows) break;
+        [[unroll]] for (uint r = 0; r < TM; r++) {
+            if (m0 + r >= num_tokens) break;
             const uint o = (m0 + r) * N + first_row + n;
-            y[o] = ADD != 0u ? y[o] + acc[r * TN + c] : acc[r * TN + c];
+            if (add != 0u) acc[r * TN + c] += y[o];
+            y[o] = acc[r * TN + c];
         }
     }
 }

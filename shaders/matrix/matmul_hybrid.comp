@@ -1,4 +1,4 @@
-// matmul_hybrid: matmul for GPUs with shared memory and scalar registers. y[t, first_row + n] = sum_k w[n, k] * x[t, k]; ADD:
+// matmul_hybrid: matmul for GPUs with shared memory and scalar registers. y[t, first_row + n] = sum_k w[n, k] * x[t, k]; add:
 // added to what y holds. Bindings are those of matmul.comp; the tile of a workgroup is LOCAL_SIZE rows of w by TM tokens.
 //
 // For every 32 columns the workgroup dequantises its rows into shared memory, one row for each invocation. Then a quarter of the
@@ -22,7 +22,6 @@
 
 layout(constant_id = 0) const uint LOCAL_SIZE = 128;
 layout(constant_id = 1) const uint TM = 64;
-layout(constant_id = 2) const uint ADD = 0;
 layout(local_size_x_id = 0) in;
 
 #include "step.glsl"
@@ -85,15 +84,16 @@ void main() {
         at += UNIT_STRIDE;
     }
 
+    const uvec4 row = n0 + two + uvec4(0, 1, LOCAL_SIZE / 2u, LOCAL_SIZE / 2u + 1u);
     [[unroll]] for (uint r = 0; r < TOKENS; r++) {
         const uint m = m0 + quarter * TOKENS + r;
         if (m >= num_tokens) break;
-        const vec4 sums = acc[r] * row_factor(m);
-        [[unroll]] for (uint c = 0; c < 4u; c++) {
-            const uint row = n0 + two + c % 2u + c / 2u * (LOCAL_SIZE / 2u);
-            if (row >= rows) break;
-            const uint o = m * N + first_row + row;
-            y[o] = ADD != 0u ? y[o] + sums[c] : sums[c];
-        }
+        vec4 sums = acc[r] * row_factor(m);
+        const uint o = m * N + first_row;
+        if (add != 0u)
+            [[unroll]] for (uint c = 0; c < 4u; c++)
+                if (row[c] < rows) sums[c] += y[o + row[c]];
+        [[unroll]] for (uint c = 0; c < 4u; c++)
+            if (row[c] < rows) y[o + row[c]] = sums[c];
     }
 }

@@ -22,8 +22,8 @@ COMPILED = {"wave": 32, "waves": 10, "loops": {"loop": {"valu": 0.625, "lds": 0.
 
 def test_matmul():
     """512 tokens, 8,192 rows of 1,024 in Q4_K, 144 bytes for 256 weights: 16 x 128 waves on 24 SIMDs, 10 at a time."""
-    constants = {"LOCAL_SIZE": 32, "TM": 32, "TN": 2, "ADD": 0}
-    dispatch = Dispatch("matmul_q4_k", constants, {"rows": 8192, "K": 1024, "N": 8192}, (16, 128, 1), ())
+    constants = {"LOCAL_SIZE": 32, "TM": 32, "TN": 2}
+    dispatch = Dispatch("matmul_q4_k", constants, {"rows": 8192, "K": 1024, "N": 8192, "add": 0}, (16, 128, 1), ())
     found = bound.cost(dispatch, COMPILED, 512, 0)
     assert found.issue == pytest.approx(86 * 0.625 * 64 * 1024 / 2.7e9)  # 2,048 waves: 85.3 for each SIMD
     assert found.filled == pytest.approx(2048 / 24 / 86)
@@ -38,8 +38,8 @@ def test_matmul():
 
 def test_products_of_halves():
     """The same instructions, half the bytes of activations: 4 MiB of them, read anew in each of 9 rounds."""
-    constants = {"LOCAL_SIZE": 32, "TM": 32, "TN": 2, "ADD": 0}
-    push = {"rows": 8192, "K": 4096, "N": 8192}
+    constants = {"LOCAL_SIZE": 32, "TM": 32, "TN": 2}
+    push = {"rows": 8192, "K": 4096, "N": 8192, "add": 0}
     whole, halves = (
         bound.cost(Dispatch(name, constants, push, (16, 128, 1), ()), COMPILED, 512, 0)
         for name in ("matmul_hybrid_q4_k", "matmul_hybrid_dot2_q4_k")
@@ -52,8 +52,8 @@ def test_matmul_reads_activations_again_for_each_round():
     """x of 8 MiB; 2,048 waves in rounds of 240."""
     dispatch = Dispatch(
         "matmul_f32",
-        {"LOCAL_SIZE": 32, "TM": 32, "TN": 2, "ADD": 1},
-        {"rows": 8192, "K": 4096, "N": 8192},
+        {"LOCAL_SIZE": 32, "TM": 32, "TN": 2},
+        {"rows": 8192, "K": 4096, "N": 8192, "add": 1},
         (16, 128, 1),
         (),
     )
@@ -63,7 +63,7 @@ def test_matmul_reads_activations_again_for_each_round():
 
 def test_matvec():
     """256 rows of 2,048 in Q8_0, 68 bytes for 64 weights: 8 workgroups of 4 waves of 64."""
-    constants = {"ROW_LANES": 32, "SLICES": 8, "TN": 1, "ADD": 0}
+    constants = {"ROW_LANES": 32, "SLICES": 8, "TN": 1}
     dispatch = Dispatch("matvec_q8_0", constants, {"rows": 256, "K": 2048}, (8, 1, 1), ())
     found = bound.cost(dispatch, {"wave": 64, "loops": {"loop": {"valu": 5.0}}}, 1, 0)
     assert found.issue == pytest.approx(2 * 2 * 5.0 * 256 / 2.7e9)  # 32 waves: two on some SIMDs

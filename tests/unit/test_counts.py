@@ -26,14 +26,16 @@ def test_a_workgroup_does_the_same_in_every_grid():
     assert counts.of(ask("rms_norm", (2, 512, 1)), 512, 0) is None
 
 
-def test_width_and_constants_make_another_kernel():
-    rows = [row("matmul_f32", (1, 4, 1), 40, push={"K": 64, "rows": 512}, constants={"ADD": 0})]
-    counts = Counts(rows)
-    assert counts.of(ask("matmul_f32", (8, 2, 1), {"ADD": 0}, K=64, rows=256), 512, 0)["lds"] == pytest.approx(160)
-    assert counts.of(ask("matmul_f32", (8, 2, 1), {"ADD": 1}, K=64, rows=256), 512, 0) is None
-    assert counts.of(ask("matmul_f32", (8, 2, 1), {"ADD": 0}, K=128, rows=256), 512, 0) is None
-    few = ask("matmul_f32", (8, 1, 1), {"ADD": 0}, K=64, rows=16)  # whose stores are fewer than a tile's
-    assert counts.of(few, 512, 0) is None
+def test_width_constants_and_adding_make_another_kernel():
+    counts = Counts([row("matmul_f32", (1, 4, 1), 40, push={"K": 64, "rows": 512, "add": 0}, constants={"TM": 64})])
+
+    def found(constants: dict | None = None, grid: tuple[int, int, int] = (8, 2, 1), **push: int) -> dict | None:
+        asked = {"K": 64, "rows": 256, "add": 0} | push
+        return counts.of(ask("matmul_f32", grid, constants or {"TM": 64}, **asked), 512, 0)
+
+    assert found()["lds"] == pytest.approx(160)
+    assert found({"TM": 32}) is found(K=128) is found(add=1) is None
+    assert found(grid=(8, 1, 1), rows=16) is None  # whose stores are fewer than a tile's
 
 
 def test_tokens_of_a_workgroup():

@@ -50,9 +50,12 @@ def _attention_work(constants: dict, tokens: int, depth: int) -> tuple[int, int]
 
 
 def kernel_of(row: dict) -> tuple:
-    """What a workgroup's counts depend on. A matrix with fewer rows than a workgroup takes counts apart."""
+    """What a workgroup's counts depend on. A matrix with fewer rows than a workgroup takes counts apart, and so does a
+    product that is added to what is there.
+    """
     push = row["push"]
-    return row["shader"], *row["constants"].items(), push.get("K"), min(push.get("rows", 0), MOST_ROWS)
+    sizes = push.get("K"), min(push.get("rows", 0), MOST_ROWS), push.get("add", 0)
+    return row["shader"], *row["constants"].items(), *sizes
 
 
 class Counts:

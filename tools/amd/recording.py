@@ -194,7 +194,7 @@ def cases(features: Set[str] = frozenset()) -> list[dict]:
             for key in record(shape, layout, kv_type, with_block=True, **how):
                 users.setdefault(key, set()).add(shape)
     forms = {
-        (f"{kernel}_{layout}", tuple((tile | {"ADD": 0}).items())): wave64
+        (f"{kernel}_{layout}", tuple(tile.items())): wave64
         for kernel, tile, wave64 in MATMUL_FORMS
         for layout in LAYOUTS
     }

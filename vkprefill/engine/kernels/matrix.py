@@ -105,14 +105,14 @@ def _tiles(
             ceil_div(part.rows, constants["LOCAL_SIZE"] * constants.get("TN", 1)),
             1,
         ),
-        constants=constants | {"ADD": int(add)},
-        push=_place(matrix, part),
+        constants=constants,
+        push=_place(matrix, part, add),
         work=2.0 * part.rows * matrix.columns * p.num_rows,
         label=f"matmul {matrix.name}",
     )
 
 
-def _place(matrix: Matrix, part: MatrixPart) -> dict[str, int]:
+def _place(matrix: Matrix, part: MatrixPart, add: bool = False) -> dict[str, int]:
     """Of a part in its buffer and in the matrix: the push constants of shaders/include/weights.glsl."""
     return {
         "w_offset": part.buffer.offset // 4,
@@ -120,4 +120,5 @@ def _place(matrix: Matrix, part: MatrixPart) -> dict[str, int]:
         "K": matrix.columns,
         "first_row": part.first_row,
         "N": matrix.rows,
+        "add": int(add),
     }
