@@ -198,6 +198,12 @@ def delta_rule(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) 
     )
 
 
+def delta_rows(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
+    """A few rows: the state comes from memory once and goes back once."""
+    c = dispatch.constants
+    return Cost(memory=_activations(dispatch, num_tokens) + 8 * c["Hv"] * c["Dv"] * c["Dk"] / MEMORY_BYTES)
+
+
 def l2_norm(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
     """The queries and keys of a row, not its values."""
     c = dispatch.constants
@@ -210,6 +216,7 @@ _KERNELS = {
     r"matvec_.*": matvec,
     ATTENTION: attention,
     r"delta_rule": delta_rule,
+    r"delta_rows": delta_rows,
     r"l2_norm": l2_norm,
 }
 
@@ -341,7 +348,7 @@ def precision_tables(precision: str, compiled: dict, models: dict[str, list[dict
         model = load_recording(shape, types.__getitem__, KV_TYPE, set(), precision=precision, features=DOT2)
         phases = [(f"prefill of {CHUNK} tokens", model.runner.prefill_program, CHUNK)]
         if precision == "full":
-            decode = model.runner.forward.record_trunk("decode", 1, with_head=True)
+            decode = model.runner.forward.record_rows("decode", 1)
             phases.append(("step of decode", decode, 1))
         for name, program, num_tokens in phases:
             launches, attended = num_launches(program.recorded) * LAUNCH_S, []

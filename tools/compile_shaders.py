@@ -63,6 +63,7 @@ VARIANTS = {
     "attention": with_shuffles(KV),
     "attention_scores": KV,
     "delta_rule": with_shuffles(ONE),
+    "delta_rows": with_shuffles(ONE),
     "mtp_input": HALF,
     "rms_norm": HALF,
     "swiglu": HALF,

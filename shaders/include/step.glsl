@@ -12,3 +12,5 @@ const uint NUM_CANDIDATES = 3u;  // k, the best tokens to find
 const uint NUM_QUERIES = 4u;     // Q, whose softmax rows are written
 const uint NUM_KEYS = 5u;        // S, of such a row
 const uint PROMPT_KEYS = 6u;     // of them those whose importance is summed
+const uint WAITING = 7u;         // rows of the run before that are accepted and not yet part of the recurrent states
+const uint KEPT_ROW = 8u;        // where delta-net layers keep the rows of this run; see kept_rows.glsl

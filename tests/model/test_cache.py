@@ -295,6 +295,7 @@ def test_interrupt_while_a_state_is_swapped_in(model, cache, prompt, monkeypatch
 def test_interrupted_decode_breaks_the_cache(model, cache, prompt, monkeypatch, way_out):
     model.extend(prompt[:20], cache)
     snapshot = cache.snapshot()
+    model.decode(2, cache)
     run = model.runner.decode_program.run
 
     def stop() -> None:

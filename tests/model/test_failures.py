@@ -72,6 +72,26 @@ def decode(model: Model) -> np.ndarray:
     return np.concatenate([first, model.decode(5, cache), *model.decode_candidates(6, cache, Best(3))])
 
 
+def rows(model: Model) -> np.ndarray:
+    """Run together and accepted in part, with all that takes them into the state in between."""
+    run, cache, other = model.runner, model.new_cache(), model.new_cache()
+    model.extend(PROMPT[:20], cache)
+    found = []
+    for ids, accepted in (([5, 6, 7], 2), ([8, 9, 10, 11], 4), ([12], 0), ([13, 14], 1)):
+        found.append(run.run_rows(ids, cache, run.logits))
+        run.accept(cache, accepted)
+    snapshot = cache.snapshot()
+    run.run_rows([15, 16], cache, run.logits)
+    run.accept(cache, 2)
+    found += [
+        model.prefill(PROMPT[20:30], cache=cache),
+        model.decode(17, cache),
+        model.prefill(PROMPT[:9], cache=other),
+    ]
+    cache.restore(snapshot)
+    return np.stack([*found, model.decode(18, cache)])
+
+
 def snapshot_and_restore(model: Model) -> np.ndarray:
     """With another cache in between, whose state is kept aside."""
     cache, other = model.new_cache(), model.new_cache()
@@ -112,7 +132,16 @@ def drafts(model: Model) -> np.ndarray:
     return np.concatenate([drafted, model.decode(5, cache), model.drafter(64).draft(drafted[0], cache, 2)])
 
 
-TASKS: list[Callable[[Model], np.ndarray]] = [prefill, decode, snapshot_and_restore, score, capture, all_logits, drafts]
+TASKS: list[Callable[[Model], np.ndarray]] = [
+    prefill,
+    decode,
+    rows,
+    snapshot_and_restore,
+    score,
+    capture,
+    all_logits,
+    drafts,
+]
 # that a task takes no memory for, or records nothing for
 NONE = {("allocation", prefill), ("allocation", decode), ("allocation", drafts)}
 CASES = [pytest.param(k, t, id=f"{k}-{t.__name__}") for t in TASKS for k in CALLS if (k, t) not in NONE]

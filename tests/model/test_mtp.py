@@ -27,6 +27,7 @@ from vkprefill.engine.model import Model
 
 def block_of(model: Model, cache) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Keys and values [S, G, Dh] of the block, and the row [D] that waits: of the cache that ran last."""
+    model.runner.pool.settle()
     return *cached_rows(model, cache, model.runner.pool.mtp_layer), model.runner.pool.waiting_row.read()
 
 
@@ -96,13 +97,13 @@ def test_the_same_bits_without_it(load_model, name):
         cache = model.new_cache()
         logits = [run_case(model, case, cache)] + [model.decode(token_id, cache) for token_id in (3, 77, 9)]
         size = without.runner.pool.state.shape[0]
-        rows.append((np.stack(logits), model.runner.pool.state.read()[:size], model.logits(case.token_ids[:50])))
+        rows.append((np.stack(logits), model.runner.pool.download_state()[:size], model.logits(case.token_ids[:50])))
         cache.close()
     for one, other in zip(*rows, strict=True):
         np.testing.assert_array_equal(one[: len(other)], other)
     bill, plain = asdict(with_block.memory), asdict(without.memory)
     assert plain["mtp"] == 0 < bill["mtp"]
-    assert [kind for kind in bill if bill[kind] != plain[kind]] == ["state", "mtp", "exchange"]
+    assert [kind for kind in bill if bill[kind] != plain[kind]] == ["state", "kept_rows", "mtp", "exchange"]
 
 
 def test_snapshots_carry_the_row_that_waits(load_model):

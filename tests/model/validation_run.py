@@ -52,6 +52,10 @@ def main() -> None:
         snapshot = cache.snapshot()
         for _ in range(10):
             best, _ = model.decode_candidates(int(best[0]), cache, Best(CANDIDATES, 0.5, [int(best[0])]))
+        for accepted in (3, 0, 1):
+            model.runner.run_rows([1, 2, 3], cache, model.runner.logits)
+            model.runner.accept(cache, accepted)
+        cache.snapshot().free()
         cache.restore(snapshot)
         other = model.new_cache()
         model.prefill(ids[:3], cache=other)

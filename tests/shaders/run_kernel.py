@@ -16,7 +16,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from tests.emulated import is_emulated
 from vkprefill.engine.sizes import ROW_TILE
-from vkprefill.engine.step import STEP_WORDS
+from vkprefill.engine.step import STEP_WORDS, StepWord
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows
 from vkprefill.vulkan import profiles
@@ -84,11 +84,14 @@ class KernelRun:
         penalty: float = 0.0,
         num_candidates: int = 0,
         step_role: str = "input",
+        words: dict[StepWord, int] | None = None,
     ) -> None:
         self.device, self.num_tokens, self.num_rows = device, num_tokens, num_rows or num_tokens
         self._buffers: dict[str, tuple[Buffer, np.ndarray, str, bool]] = {}
         step = np.full(STEP_WORDS, FOREIGN, np.uint32)
         step[:4] = num_tokens, cache_len, np.float32(penalty).view(np.uint32), num_candidates
+        for word, value in (words or {}).items():
+            step[word] = value
         self.program = device.program(
             "test", step=self._add("step", step, step_role, False, False), num_rows=self.num_rows
         )

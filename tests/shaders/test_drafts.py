@@ -9,7 +9,9 @@ from tests.shaders.run_kernel import ELEMENTWISE, REDUCTION, KernelRun, check, u
 from tests.shaders.test_matmul import LAYOUT_TYPES, lengths
 from vkprefill.engine import kernels
 from vkprefill.engine.halves import HalfRows
+from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.engine.step import StepWord
 from vkprefill.errors import ShapeError
 
 EPS = 1e-6
@@ -83,6 +85,29 @@ def test_keep_row(device, tokens, dim):
     state = run.finish()["state"]
     np.testing.assert_array_equal(state[8:-4], x[-1])
     assert (state[:8] == 7).all() and (state[-4:] == 7).all()
+
+
+@pytest.mark.parametrize(("rows", "waiting"), [(1, 0), (3, 1), (8, 8), (2, 5)])
+@pytest.mark.parametrize("dim", [4, 260, 1028])
+def test_last_accepted(device, rows, waiting, dim):
+    """Then this run's rows take the places of those of the one before; without `keep` they stay."""
+    rng = np.random.default_rng(dim + rows)
+    x, before = (rng.standard_normal((count, dim)).astype(np.float32) for count in (rows, KEPT))
+    for keep in (True, False):
+        run = KernelRun(device, rows, rows + 2 if rows < KEPT - 2 else rows, words={StepWord.WAITING: waiting})
+        kept = run.in_out("kept", np.concatenate([np.full(8, 7.0), before.reshape(-1)]), by_row=False)
+        state = run.in_out("state", np.full(12 + dim + 4, 7.0), by_row=False)
+        kernels.last_accepted(
+            run.program,
+            kept.part("kept", 8, (KEPT, dim)),
+            state.part("waited", 12, (dim,)),
+            keep=run.input("x", x) if keep else None,
+        )
+        out = run.finish()
+        want = before[waiting - 1] if waiting else np.full(dim, 7)
+        np.testing.assert_array_equal(out["state"], np.concatenate([np.full(12, 7), want, np.full(4, 7)]))
+        after = np.concatenate([x, before[rows:]]) if keep else before
+        np.testing.assert_array_equal(out["kept"], np.concatenate([np.full(8, 7.0), after.reshape(-1)]))
 
 
 def rows_of(device, x, data, weight_type, ids, part_rows=None, before=3) -> np.ndarray:

@@ -15,6 +15,7 @@ from tests.emulated import Dispatches, faults, is_emulated
 from tests.shaders import (
     test_attention,
     test_attention_rows,
+    test_delta_rows,
     test_delta_rule,
     test_gated_norm,
     test_half_row,
@@ -89,6 +90,18 @@ def penalties(device: Device) -> None:
 
 def delta_rule(device: Device) -> None:
     test_delta_rule.test_tiles_of_every_profile(device, "amd", 32)
+
+
+def delta_rows(device: Device) -> None:
+    test_delta_rows.test_tiles_of_every_profile(device, "amd", 16)
+
+
+def delta_inputs(device: Device) -> None:
+    test_delta_rows.test_inputs(device, test_delta_rows.Shape(1, 3, 32), 2, 2)
+
+
+def commit_conv(device: Device) -> None:
+    test_delta_rows.test_commit_of_all_layers(device, "amd", 2)
 
 
 def kv_store(device: Device) -> None:
@@ -222,6 +235,17 @@ EVERYWHERE = (
         Mistake("a row off", "delta_rule.comp", "delta_rule", "row0 + r] - mk_mq", "row0 + (r ^ 1u)] - mk_mq"),
         delta_rule,
     ),
+)
+TOO_LATE = "t == waiting &&", "t == waiting + 1u &&"
+TOO_EARLY = "t >= waiting;", "t + 1u >= waiting;"
+LAST_BUT_ONE = "step[WAITING] + i", "step[WAITING] + i - 1u"
+EVERYWHERE += (
+    (Mistake("waiting rows stored too late", "delta_rows.comp", "delta_rows", *TOO_LATE), delta_rows),
+    (Mistake("rows of this run wait", "delta_rows.comp", "delta_rows", "KEPT - new_row", "new_row"), delta_rows),
+    (Mistake("outputs of a waiting row", "delta_rows.comp", "delta_rows", *TOO_EARLY), delta_rows),
+    (Mistake("the first rows kept", "committed.glsl", "delta_inputs", "row - 3u", "i"), delta_inputs),
+    (Mistake("a row too early", "committed.glsl", "commit_conv", *LAST_BUT_ONE), commit_conv),
+    (Mistake("the first layer's rows", "commit_conv.comp", "commit_conv", "layer * kept_stride", "0u"), commit_conv),
 )
 LAST_ROW = "return min(n, ((rows + 31u) & ~31u) - 1u)"
 PACKED_BY_DRIVER = "return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));"

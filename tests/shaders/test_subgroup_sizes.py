@@ -17,6 +17,8 @@ TESTS = (
     "test_matmul_half.py::test_sizes",
     "test_matvec.py::test_sizes_and_parts",
     "test_delta_rule.py::test_sizes",
+    "test_delta_rows.py::test_rows",
+    "test_delta_rows.py::test_inputs",
     "test_attention.py::test_sizes",
     "test_rms_norm.py",
     "test_l2_norm.py",

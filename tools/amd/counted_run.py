@@ -87,9 +87,12 @@ def count(job: dict, device: Device) -> list[dict]:
         cache, token = model.new_cache(), 0
         CountedProgram.rows = {}
         for tokens in job["steps"]:
-            CountedProgram.at = tokens, len(cache)
             ids = [(token + i) % model.config.vocab_size for i in range(tokens)]
             token += tokens
+            if tokens == 1:  # a step before it, so that a row waits for it, as for all but the first after a prompt
+                with mock.patch.object(CountedProgram, "rows", None):
+                    model.decode_candidates(ids[0], cache, CANDIDATES)
+            CountedProgram.at = tokens, len(cache)
             if tokens == 1:
                 model.decode_candidates(ids[0], cache, CANDIDATES)
             else:

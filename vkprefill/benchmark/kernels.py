@@ -150,7 +150,7 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
     run, clock = model.runner, clock_of(model.device)
     rows = model.runner.sizes.rows
     chunk = _Timed(_one_by_one(model.device, lambda: run.forward.record_trunk("prefill", rows)), clock)
-    step = _Timed(_one_by_one(model.device, lambda: run.forward.record_trunk("decode", 1, with_head=True)), clock)
+    step = _Timed(_one_by_one(model.device, lambda: run.forward.record_rows("decode", 1)), clock)
     tokens = random_tokens(max(depth, model.prefill_chunk), model.config.vocab_size)
     amounts = _Amounts(model)
     empty = _Timed(_one_by_one(model.device, lambda: _empty_program(model.device, run.scratch.x)), clock)
@@ -285,7 +285,7 @@ class _Amounts:
         if shader.startswith(("attention_f", "attention_shuffle_")):
             keys, item = depth + num_tokens, 2 if self._model.kv_type == "f16" else 4
             return Amount(4.0 * c.q_dim * num_tokens * (depth + (num_tokens + 1) / 2), 2.0 * c.kv_dim * keys * item)
-        if shader in ("delta_rule", "delta_rule_shuffle"):
+        if shader.startswith(("delta_rule", "delta_rows")):
             return Amount(flop, 8.0 * recurrent_state_size(c))
         return Amount()
 

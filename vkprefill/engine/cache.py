@@ -105,6 +105,23 @@ class Cache:
         self.positions += positions
         self.next_position = positions[-1] + 1
 
+    def accept(self, count: int) -> None:
+        """Note the first `count` tokens of the last run of rows; the others never were.
+
+        Raises RequestError where this cache has no such rows, or was used since.
+        """
+        rows = self.pool.kept
+        found = len(rows.ids) if self.pool.live() is self else 0
+        if not 0 <= count <= found:
+            raise RequestError(f"accept: {count} rows, of this cache {found} have run and are undecided")
+        self.broken = True  # until all is done
+        if count:
+            self.append(rows.ids[:count], rows.positions[:count])
+        rows.waiting = count
+        rows.drop()
+        del self.pages[num_pages(len(self)) :]
+        self.broken = False
+
     def snapshot(self, *, on_host: bool = False) -> Snapshot:
         """Remember this point. Costs a copy of the state (half of Model.memory.state); raises OutOfMemoryError without
         room for it on the device.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vkprefill.engine.kept_rows import KeptRows, kept_layer_size
 from vkprefill.engine.kv_layout import page_of_rows, rows_of_page
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, recurrent_state_size
@@ -29,10 +30,15 @@ class KVLayer:
 
 @dataclass(frozen=True)
 class StateOffsets:
-    """Where a delta-net layer's states start in the state buffer, in floats."""
+    """Where a delta-net layer's states start in the state buffer, and its rows in that of KeptRows, in floats."""
 
     conv: int
     recurrent: int
+    kept: int
+
+    def to(self, other: StateOffsets) -> StateOffsets:
+        """How far it is from here to there."""
+        return StateOffsets(other.conv - self.conv, other.recurrent - self.recurrent, other.kept - self.kept)
 
 
 class CachePool:
@@ -58,9 +64,13 @@ class CachePool:
         self.state, self.undo_state = (
             device.buffer(name, (sizes.state_size,), kind="state") for name in ("state", "undo state")
         )
+        self.kept = KeptRows(device, sizes)
+        # apply_kept(count) is called to take the first `count` of the rows that ran last into the undo state
+        self.apply_kept: Callable[[int], None] = lambda count: None
         conv, recurrent = conv_state_size(config), recurrent_state_size(config)
+        kept = kept_layer_size(config.conv_dim, config.linear_num_value_heads)
         self.offsets = {
-            layer: StateOffsets(i * (conv + recurrent), i * (conv + recurrent) + conv)
+            layer: StateOffsets(i * (conv + recurrent), i * (conv + recurrent) + conv, i * kept)
             for i, layer in enumerate(config.linear_layers)
         }
         self.mtp_layer = sizes.block.layer if sizes.block else None
@@ -91,6 +101,7 @@ class CachePool:
             self.page_table,
             self.state,
             self.undo_state,
+            self.kept.buffer,
             *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)),
         ]
 
@@ -99,6 +110,9 @@ class CachePool:
         if self.live() is not cache:
             self.set_state(cache, cache._home)
             cache._drop_home()
+        if self.kept.aside:
+            self.settle()
+        self.kept.drop()
         self.page_table.view()[: len(cache.pages)] = cache.pages
 
     def set_state(self, cache: Cache, saved: Buffer | np.ndarray | None) -> None:
@@ -107,6 +121,7 @@ class CachePool:
         if owner is not None and owner is not cache and len(owner):
             owner._home = self.save_state("state of a cache")
         self._owner = None  # an interrupt in what follows leaves a state that is nobody's
+        self.kept.clear()
         if saved is None:
             self.clear_state()
         else:
@@ -127,17 +142,38 @@ class CachePool:
         if self.live() is cache:
             self._owner = None
 
+    def settle(self) -> None:
+        """Bring the live state up to the last token of its cache: rows that wait become part of it. An interrupt in it
+        leaves what the next call goes on from.
+        """
+        kept = self.kept
+        kept.drop()
+        if kept.waiting and not kept.aside:
+            self._apply_aside(kept.waiting)
+            kept.aside = True
+        if kept.aside:
+            self._copy(self.undo_state, self.state)
+            kept.clear()
+
+    def _apply_aside(self, count: int) -> None:
+        """The undo state is the live one with the first `count` of the rows that ran last."""
+        self._copy(self.state, self.undo_state)
+        self.apply_kept(count)
+
     def save_state(self, label: str) -> Buffer:
         """A copy of the live state in a new buffer."""
+        self.settle()
         saved = self.device.buffer(label, self.state.shape, kind="snapshots")
         self._copy(self.state, saved)
         return saved
 
     def download_state(self) -> np.ndarray:
         """A copy of the live state in the host's memory."""
+        self.settle()
         return self.state.read()
 
     def keep_for_undo(self) -> None:
+        self.settle()
         self._copy(self.state, self.undo_state)
 
     def load_state(self, saved: Buffer | np.ndarray) -> None:
@@ -159,19 +195,28 @@ class CachePool:
                     self.device.upload(self._page(buffer, page), [page_of_rows(content, keys=keys)])
 
     def is_finite(self, layer: int, cache: Cache) -> bool:
-        """Whether a full-attention layer's keys and values of all of a cache's tokens are finite. Slow."""
+        """Whether a full-attention layer's keys and values of all of the live cache's tokens are finite, those of rows
+        that are not accepted too. Slow.
+        """
         exponent = 0x7C00 if self.kv_type == "f16" else 0x7F800000
+        length = len(cache) + len(self.kept.ids)
         for buffer, keys in (self.kv[layer].keys, True), (self.kv[layer].values, False):
             for i, page in enumerate(cache.pages):
-                rows = self._read_page(buffer, page, keys)[: max(0, len(cache) - i * PAGE)]
+                rows = self._read_page(buffer, page, keys)[: max(0, length - i * PAGE)]
                 if ((rows & exponent) == exponent).any():
                     return False
         return True
 
     def read_state(self, layer: int) -> np.ndarray:
-        """float32: convolution and recurrent state of a delta-net layer, of the cache that ran last."""
+        """float32: convolution and recurrent state of a delta-net layer after all tokens that the cache that ran last
+        has run, those too that are not accepted.
+        """
         size = conv_state_size(self.config) + recurrent_state_size(self.config)
-        return self.device.download(self.state.part("state", self.offsets[layer].conv, (size,)))
+        state, rows = self.state, len(self.kept.ids) or self.kept.waiting
+        if rows:
+            self._apply_aside(rows)
+            state = self.undo_state
+        return self.device.download(state.part("state", self.offsets[layer].conv, (size,)))
 
     def _page(self, buffer: Buffer, page: int) -> Buffer:
         return buffer.part(buffer.label, page * self._page_words, (self._page_words,))

@@ -159,9 +159,9 @@ class CaptureRecorder:
         """The trunk for up to num_rows tokens with the rows of `tokens` (of the run) written."""
         self._tap.choose(tokens, rows, num_keys)
         if num_rows not in self._programs:
-            self._programs[num_rows] = self._runner.forward.record_trunk(
-                "capture", num_rows, self._record, with_head=num_rows == 1
-            )
+            forward = self._runner.forward
+            record = forward.record_rows if num_rows == 1 else forward.record_trunk
+            self._programs[num_rows] = record("capture", num_rows, self._record)
         return self._programs[num_rows]
 
     def _record(self, p: Program, layer: int) -> None:

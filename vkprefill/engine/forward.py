@@ -54,19 +54,52 @@ class ForwardPass:
         num_rows: int,
         tap: Callable[[Program, int], None] | None = None,
         last_layer: int | None = None,
-        with_head: bool = False,
     ) -> Program:
         """Token ids -> hidden states x of all layers, for up to num_rows tokens.
 
         tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose
-        tap all ends;
-        with_head: logits and candidates of the last token too.
+        tap all ends.
         """
-        p, s, w, c = self._program(name, num_rows), self._scratch, self._weights, self._config
+        p = self._program(name, num_rows)
+        self._append_trunk(p, tap, last_layer)
+        return p
+
+    def record_rows(self, name: str, num_rows: int, tap: Callable[[Program, int], None] | None = None) -> Program:
+        """Token ids -> rows after output_norm (h), logits and candidates of each, for up to num_rows rows (at most
+        KEPT) that may be taken back: decode. What a row gives does not depend on how many run with it. tap: as above.
+        """
+        p, s, w = self._program(name, num_rows), self._scratch, self._weights
+        self._append_trunk(p, tap, few_rows=True)
+        if w.mtp is None:  # whose input they are too
+            kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
+        kernels.linear(p, s.h, w.output, s.logits)
+        kernels.top_k(p, s.logits, s.seen, s.token_ids, s.block_best, s.candidates)
+        return p
+
+    def record_commit(self) -> Program:
+        """The rows that wait become part of the undo state, which starts as the live one."""
+        p, s, pool = self._program("commit", 1), self._scratch, self._pool
+        if pool.offsets:
+            places, heads = list(pool.offsets.values()), kernels.DeltaHeads.of(self._config)
+            kernels.commit(p, pool.kept.buffer, pool.undo_state, s.delta_out, places, heads)
+        if pool.waiting_row:
+            row = pool.undo_state.part("waiting row", pool.waiting_row.offset, pool.waiting_row.shape)
+            kernels.last_accepted(p, pool.kept.hidden, row)
+        return p
+
+    def _append_trunk(
+        self,
+        p: Program,
+        tap: Callable[[Program, int], None] | None = None,
+        last_layer: int | None = None,
+        *,
+        few_rows: bool = False,
+    ) -> None:
+        s, w, c = self._scratch, self._weights, self._config
         kernels.embedding(p, s.token_ids, w.token_embd, s.x)
         for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers, strict=True)):
             p.prefix = f"L{layer:02d}."
-            at = self._context(layer, num_rows)
+            at = self._context(layer, p.num_rows, few_rows)
             kernels.rms_norm(p, s.x, weights.attn_norm, s.h, eps=c.rms_norm_eps, half=at.half)
             if kind == FULL_ATTENTION:
                 attention(p, at, weights.mixer, tap=tap, rows_only=layer == last_layer)
@@ -77,26 +110,25 @@ class ForwardPass:
             kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps, half=at.half)
             mlp(p, at, weights.mlp)
         if last_layer is None and w.mtp:
-            self._append_mtp(p)
+            self._append_mtp(p, few_rows)
         p.prefix = ""
-        if with_head:
-            self._append_head(p)
-        return p
 
-    def _append_mtp(self, p: Program) -> None:
+    def _append_mtp(self, p: Program, few_rows: bool) -> None:
         """Keys and values of the multi-token-prediction block; x stays as it is, for the head."""
-        s, w, at = self._scratch, self._weights, self._context(self._pool.mtp_layer, p.num_rows)
+        s, w, at = self._scratch, self._weights, self._context(self._pool.mtp_layer, p.num_rows, few_rows)
         p.prefix = f"L{at.index:02d}."
         kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
         mtp_fill(p, at, w.mtp, s.h)
 
-    def _context(self, layer: int, num_rows: int) -> LayerContext:
-        return LayerContext(layer, self._config, self._pool, self._scratch, self._half(num_rows))
+    def _context(self, layer: int, num_rows: int, few_rows: bool = False) -> LayerContext:
+        return LayerContext(layer, self._config, self._pool, self._scratch, self._half(num_rows), few_rows)
 
     def record_head(self) -> Program:
         """Hidden state of the last token of the run before -> logits [V] and the best candidates."""
-        p = self._program("head", 1)
-        self._append_head(p)
+        p, s, w = self._program("head", 1), self._scratch, self._weights
+        kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps, last_row=True)
+        kernels.linear(p, s.h, w.output, s.logits, one_row=True)
+        kernels.top_k(p, s.logits, s.seen, s.token_ids, s.block_best, s.candidates)
         return p
 
     def record_drafts(self, count: int, head: DraftHead) -> Program:
@@ -110,6 +142,7 @@ class ForwardPass:
         logits = s.logits.part("draft logits", 0, (1, head.num_logits))
         seen = s.seen.part("seen", 0, (-(-head.num_logits // 32),))  # no penalty is on
         block_best = s.block_best.part("block_best", 0, (1, blocks, 2))
+        kernels.last_accepted(p, pool.kept.hidden, pool.waiting_row)
         for row in range(count):
             p.prefix = f"draft {row + 1}."
             mtp_block(p, at, w, hidden)
@@ -152,9 +185,3 @@ class ForwardPass:
 
     def _program(self, name: str, num_rows: int) -> Program:
         return self._device.program(self.role + name, step=self._scratch.step, num_rows=num_rows)
-
-    def _append_head(self, p: Program) -> None:
-        s, w = self._scratch, self._weights
-        kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps, last_row=True)
-        kernels.linear(p, s.h, w.output, s.logits, one_row=True)
-        kernels.top_k(p, s.logits, s.seen, s.token_ids, s.block_best, s.candidates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vkprefill.engine.halves import PRECISIONS, takes_halves, tell_of_detour
+from vkprefill.engine.kept_rows import kept_size
 from vkprefill.engine.scratch import scratch_bytes
 from vkprefill.engine.sizes import KV_TYPES, PAGE, Sizes, check_sizes, num_pages
 from vkprefill.engine.weights import weight_bytes
@@ -21,7 +22,7 @@ from vkprefill.vulkan.profiles import Profile
 @dataclass(frozen=True)
 class MemoryBill:
     """Bytes by kind that loading a model takes, and running it: the whole KV cache, the live recurrent state with the
-    one that a failed prefill goes back to.
+    one that a failed prefill goes back to, the rows of decode that are not yet part of it.
 
     mtp: of the multi-token-prediction block, its weights, keys and values, and what its rows are worked out in.
     exchange and staging are "host" memory, which the CPU sees too (tokens, page table, logits; the slice for uploads);
@@ -33,6 +34,7 @@ class MemoryBill:
     weights: int
     kv_cache: int
     state: int
+    kept_rows: int
     activations: int
     mtp: int
     exchange: int
@@ -40,7 +42,7 @@ class MemoryBill:
 
     @property
     def on_device(self) -> int:
-        return self.weights + self.kv_cache + self.state + self.activations + self.mtp
+        return self.weights + self.kv_cache + self.state + self.kept_rows + self.activations + self.mtp
 
     @property
     def on_host(self) -> int:
@@ -64,6 +66,7 @@ def memory_bill(file: GGUFFile, sizes: Sizes) -> MemoryBill:
         weights=weight_bytes(file, tensor_specs(sizes.config)),
         kv_cache=sizes.pages * sizes.layer_page_bytes * len(sizes.config.attention_layers),
         state=2 * sizes.state_size * 4,  # the live one, and the one that a failed prefill goes back to
+        kept_rows=kept_size(sizes) * 4,
         activations=scratch_bytes(sizes, "device"),
         mtp=mtp,
         exchange=scratch_bytes(sizes, "host") + sizes.pages * 4,  # the page table

@@ -2,7 +2,8 @@
 
 Three programs are recorded once and replayed: `prefill` takes up to prefill_chunk tokens through all layers, `head`
 turns the last token's hidden state into logits and candidates, `decode` does both for one token. The first token needs
-the first two only: the third is recorded after it.
+the first two only: the third is recorded after it, and so are those like it for a few tokens of which only the first
+ones may be kept.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.diagnosis import not_finite
 from vkprefill.engine.forward import ForwardPass
+from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.scratch import Scratch
@@ -41,6 +43,7 @@ PrefillProgress = Callable[[int, int], None]
 
 LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together
 SHORT_ROWS = 32  # rows of the prefill program for short prompts
+FEW_ROWS = (1, 2, 4, KEPT)  # that programs of decode are recorded for
 
 
 class Companion(Protocol):
@@ -93,6 +96,7 @@ class Runner:
         device.require(self.memory.on_device, what, host_bytes=self.memory.on_host)
         self._all_logits: Buffer | None = None
         self._logits_program: Program | None = None
+        self._rows_programs: dict[int, Program] = {}
         with device.freed_on_error():
             self.pool = CachePool(device, self.sizes, self.turn)
             self.scratch = Scratch.allocate(device, self.sizes)
@@ -101,6 +105,7 @@ class Runner:
             device.clear(list(self.scratch.buffers()))
             self._weights = load_weights(file, config, device, report, block)
             self.forward = ForwardPass(device, config, self.pool, self.scratch, self._weights)
+        self.pool.apply_kept = self._apply_kept
 
     @property
     def mtp(self) -> MTPWeights | None:
@@ -116,8 +121,9 @@ class Runner:
 
     def record(self, report: Progress) -> None:
         """The programs that the first token needs; all are new, where there were others."""
-        for later in ("decode_program", "_short_program"):
+        for later in ("_short_program", "_commit_program"):
             vars(self).pop(later, None)
+        self._rows_programs.clear()
         report("recording", 0, 2)
         self.prefill_program = self.forward.record_trunk("prefill", self.sizes.rows)
         report("recording", 1, 2)
@@ -136,10 +142,26 @@ class Runner:
     def _short_program(self) -> Program:
         return self.forward.record_trunk("short prefill", SHORT_ROWS)
 
-    @cached_property
+    @property
     def decode_program(self) -> Program:
-        """Recorded when it is first asked for."""
-        return self.forward.record_trunk("decode", 1, with_head=True)
+        return self.rows_program(1)
+
+    def rows_program(self, count: int) -> Program:
+        """Decode of `count` tokens, 1 to KEPT; recorded when it is first asked for."""
+        rows = next(rows for rows in FEW_ROWS if rows >= count)
+        if rows not in self._rows_programs:
+            self._rows_programs[rows] = self.forward.record_rows("decode" if rows == 1 else f"decode {rows}", rows)
+        return self._rows_programs[rows]
+
+    @cached_property
+    def _commit_program(self) -> Program:
+        return self.forward.record_commit()
+
+    def _apply_kept(self, count: int) -> None:
+        """See CachePool.apply_kept."""
+        program = self._commit_program
+        self.set_words(self.pool.kept.words_of_last(count))
+        program.run()
 
     def new_cache(self, max_context: int | None = None) -> Cache:
         if max_context is not None and not 1 <= max_context <= self.pool.num_slots:
@@ -217,25 +239,54 @@ class Runner:
         best: Best | None = None,
         program: Callable[[], Program] | None = None,
     ) -> T:
-        """One token at the cache's next position; `read` takes the result out of the step's buffers.
+        """One token at the cache's next position: run_rows of it, and accept."""
+        with self.turn:
+            result = self.run_rows([token_id], cache, read, best=best, program=program)
+            cache.accept(1)
+            return result
 
-        An exception inside leaves the cache broken: it must go back to a snapshot, or be reset.
+    def run_rows(
+        self,
+        token_ids: Sequence[int],
+        cache: Cache,
+        read: Callable[[], T],
+        *,
+        best: Best | None = None,
+        program: Callable[[], Program] | None = None,
+    ) -> T:
+        """1 to KEPT tokens at the cache's next positions, which `accept` makes part of the cache, or the first of them;
+        any other use of the cache, or of another one, drops them. `read` takes the results out of the step's buffers:
+        logits and candidates of each row.
+
+        program: another than the plain one. An exception while it runs leaves the cache broken where rows waited: it
+        must go back to a snapshot, or be reset. One before or after that, in `read` too, leaves the cache as it was.
         """
         with self.turn:
-            ids, positions = self._checked([token_id], None, cache)
-            cache.reserve(1)
-            chosen = program() if program else self.decode_program
+            ids, positions = self._checked(token_ids, None, cache)
+            if len(ids) > KEPT:
+                raise RequestError(f"token_ids: {len(ids)} rows, wanted at most {KEPT}")
+            cache.reserve(len(ids))
+            kept = self.pool.kept
+            chosen = program() if program else self.rows_program(len(ids))
             self._set_step(ids, positions, len(cache))
+            self.set_words(kept.words_of_next())
             self._set_best(best)
-            cache.broken = True
+            cache.broken = kept.waiting > 0  # cut off, some layers would have taken them in and others not
             start = time.perf_counter()
             chosen.run()
-            if program is None:
+            if program is None and len(ids) == 1:
                 self.meter.decoded(time.perf_counter() - start)
-            cache.append(ids.tolist(), positions.tolist())
-            result = read()
+            kept.note(ids.tolist(), positions.tolist())
             cache.broken = False
-            return result
+            return read()
+
+    def accept(self, cache: Cache, count: int) -> None:
+        """The first `count` tokens of the last run_rows are part of the cache from now on, the others never were.
+
+        Raises RequestError where this cache has no such rows, or was used since.
+        """
+        with self.turn:
+            cache.accept(count)
 
     def begin_drafts(self, token_id: int, cache: Cache, count: int, num_candidates: int) -> int:
         """The step's buffers for a chain of at most `count` draft rows after token_id, the last one known, which the
@@ -253,7 +304,7 @@ class Runner:
             return 0
         self._set_step(ids, first + np.arange(count), len(cache))
         self._set_best(None)
-        self.set_words({StepWord.NUM_CANDIDATES: num_candidates})
+        self.set_words({StepWord.NUM_CANDIDATES: num_candidates, StepWord.WAITING: self.pool.kept.waiting})
         return count
 
     # -- results of the last run ---------------------------------------------------------------------------------------
@@ -270,12 +321,13 @@ class Runner:
         self.head_program.run()
         return self.candidates(best.count)
 
-    def logits(self) -> np.ndarray:
-        return self.finite(self.scratch.logits.view()[0].copy(), "logits")
+    def logits(self, row: int = 0) -> np.ndarray:
+        """float32 [V]; row: of run_rows, the head has one."""
+        return self.finite(self.scratch.logits.view()[row].copy(), "logits")
 
-    def candidates(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """(ids int64 [count], logits float32 [count]), best first."""
-        raw = self.scratch.candidates.view()[0, :count].copy()
+    def candidates(self, count: int, row: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """(ids int64 [count], logits float32 [count]), best first; row: as for logits."""
+        raw = self.scratch.candidates.view()[row, :count].copy()
         return raw[:, 1].astype(np.int64), self.finite(raw[:, 0].view(np.float32), "logits")
 
     def all_logits(self, num_tokens: int) -> np.ndarray:

@@ -17,3 +17,5 @@ class StepWord(IntEnum):
     NUM_QUERIES = 4  # whose softmax rows are written
     NUM_KEYS = 5  # of such a row
     PROMPT_KEYS = 6  # of them, those that importance is summed for
+    WAITING = 7  # rows of the few-rows run before that are accepted and not yet part of the recurrent states
+    KEPT_ROW = 8  # where delta-net layers keep the rows of this few-rows run

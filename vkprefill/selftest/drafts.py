@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType
 
 from vkprefill.engine import kernels
 from vkprefill.engine.draft_head import NO_TOKEN
+from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.sizes import DRAFT_CANDIDATES, MAX_CANDIDATES, MAX_DRAFTS
 from vkprefill.engine.step import StepWord
 from vkprefill.selftest import reference
@@ -24,6 +25,7 @@ def checks() -> Iterator[Check]:
     yield Check("mtp_input", _input)
     yield Check("mtp_input as halves", _input_half)
     yield Check("keep_row", _keep_row)
+    yield Check("last_accepted", _last_accepted)
     yield Check("next_draft", _next_draft)
     for kind in TYPES:
         yield Check(f"chosen rows of products, {kind.name}", partial(_rows, kind=kind))
@@ -60,6 +62,15 @@ def _keep_row(trial: Trial) -> None:
     kernels.keep_row(p, trial.rows(x), kept)
     p.run()
     trial.compare(p, kept, x[-1], EXACT)
+
+
+def _last_accepted(trial: Trial) -> None:
+    rows, x, kept = 3, trial.normal(3, WIDTH), trial.normal(KEPT, WIDTH)
+    p, waited, live = trial.program(rows, WAITING=2), trial.output(WIDTH), trial.put(kept)
+    kernels.last_accepted(p, live, waited, keep=trial.rows(x))
+    p.run()
+    trial.compare(p, waited, kept[1], EXACT)
+    trial.compare(p, live, np.concatenate([x, kept[rows:]]), EXACT)
 
 
 def _next_draft(trial: Trial) -> None:

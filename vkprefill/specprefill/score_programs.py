@@ -71,7 +71,7 @@ class ScorePrograms:
         trunk, rows, last = run.forward.record_trunk, run.sizes.rows, kind.last_layer
         self._plain = run.prefill_program if last is None else trunk("draft", rows, last_layer=last)
         self._scored = self._sum(trunk("score", rows, self._record, last_layer=last))
-        self._decode = self._sum(trunk("lookahead", 1, self._record, with_head=True)) if kind.lookahead else None
+        self._decode = self._sum(run.forward.record_rows("lookahead", 1, self._record)) if kind.lookahead else None
         self._num_tokens = 0
 
     def _record(self, p: Program, layer: int) -> None:

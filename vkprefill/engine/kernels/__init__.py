@@ -6,18 +6,24 @@ Shapes are written with the letters of ARCHITECTURE.md. A file for each family o
 
 from vkprefill.engine.kernels.attention import attention, attention_gate, head_norm_rope, kv_store
 from vkprefill.engine.kernels.delta_net import causal_conv, delta_gates, delta_rule, gated_norm, l2_norm
-from vkprefill.engine.kernels.drafts import keep_row, matvec_rows, mtp_input, next_draft
+from vkprefill.engine.kernels.delta_rows import DeltaHeads, DeltaVectors, commit, delta_inputs, delta_rows
+from vkprefill.engine.kernels.drafts import keep_row, last_accepted, matvec_rows, mtp_input, next_draft
 from vkprefill.engine.kernels.elementwise import rms_norm, swiglu
 from vkprefill.engine.kernels.matrix import embedding, linear
 from vkprefill.engine.kernels.sampling import top_k
 from vkprefill.engine.kernels.scoring import attention_rows, importance, importance_sum
 
 __all__ = [
+    "DeltaHeads",
+    "DeltaVectors",
     "attention",
     "attention_gate",
     "attention_rows",
     "causal_conv",
+    "commit",
     "delta_gates",
+    "delta_inputs",
+    "delta_rows",
     "delta_rule",
     "embedding",
     "gated_norm",
@@ -27,6 +33,7 @@ __all__ = [
     "keep_row",
     "kv_store",
     "l2_norm",
+    "last_accepted",
     "linear",
     "matvec_rows",
     "mtp_input",

@@ -84,21 +84,30 @@ def delta_rule(
         o=(o.shape[1:], (value_heads * value_dim,)),
     )
     heads = {"Hk": key_heads, "Hv": value_heads, "Dk": key_dim, "Dv": value_dim}
+    shader, tiles, constants = delta_tiles(p, "delta_rule", heads)
+    p.dispatch(
+        shader,
+        [p.step, qkv, gates, state, o],
+        (tiles, value_heads, 1),
+        constants=constants,
+        push={"state_offset": state_offset},
+        work=8.0 * value_heads * value_dim * key_dim * p.num_rows,
+    )
+
+
+def delta_tiles(p: Program, kernel: str, heads: dict[str, int]) -> tuple[str, int, dict[str, int]]:
+    """(shader, workgroups for a head, constants) of delta_rule or delta_rows with these heads: Hk, Hv, Dk, Dv."""
+    key_dim, value_dim = heads["Dk"], heads["Dv"]
     local, lanes, rows = p.device.profile.delta_rule
     lanes = min(lanes, key_dim // 4, p.device.info.subgroup_size)
     while local // lanes * rows > value_dim:
         local, rows = (local, rows // 2) if rows > 1 else (local // 2, rows)
     form, shuffle = shuffle_form(p)
-    if key_dim % (4 * lanes) or value_dim % (local // lanes * rows):
-        raise ShapeError(f"delta_rule: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
-    p.dispatch(
-        f"delta_rule{form}",
-        [p.step, qkv, gates, state, o],
-        (value_dim // (local // lanes * rows), value_heads, 1),
-        constants={"LOCAL_SIZE": local, "LANES": lanes, "ROWS": rows, **heads, **shuffle},
-        push={"state_offset": state_offset},
-        work=8.0 * value_heads * value_dim * key_dim * p.num_rows,
-    )
+    tile = local // lanes * rows  # of value indices
+    if key_dim % (4 * lanes) or value_dim % tile:
+        raise ShapeError(f"{kernel}: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
+    constants = {"LOCAL_SIZE": local, "LANES": lanes, "ROWS": rows, **heads, **shuffle}
+    return f"{kernel}{form}", value_dim // tile, constants
 
 
 def gated_norm(p: Program, z: Buffer, weight: Buffer, o: Buffer, *, eps: float, half: HalfRows | None = None) -> None:

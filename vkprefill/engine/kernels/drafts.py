@@ -59,6 +59,24 @@ def keep_row(p: Program, x: Buffer, kept: Buffer) -> None:
     )
 
 
+def last_accepted(p: Program, kept: Buffer, waited: Buffer, *, keep: Buffer | None = None) -> None:
+    """waited[D] = the last of the rows in kept[KEPT, D] that wait; as it is where none does. keep: the rows of x[R, D]
+    in use take their places.
+    """
+    dim = kept.shape[1]
+    check_shapes("last_accepted", waited=(waited.shape, (dim,)), keep=((keep or kept).shape[1:], (dim,)))
+    if keep and p.num_rows > kept.shape[0]:
+        raise ShapeError(f"last_accepted: a program of {p.num_rows} rows, wanted at most {kept.shape[0]}")
+    local = p.device.profile.local_size
+    p.dispatch(
+        "last_accepted",
+        [p.step, keep or waited, kept, waited],
+        (ceil_div(dim // 4, local), 1, 1),
+        constants={"LOCAL_SIZE": local, "D": dim, "KEEP": int(keep is not None)},
+        push={"kept_offset": kept.offset, "waited_offset": waited.offset},
+    )
+
+
 def matvec_rows(p: Program, x: Buffer, matrix: Matrix, ids: Buffer, y: Buffer, *, y_offset: int) -> None:
     """y[y_offset + i] = row ids[i] of W times x[K], W [N, K]; where ids[i] is NO_ROW, the least float."""
     check_shapes("matvec_rows", x=(x.shape[-1:], (matrix.columns,)))

@@ -12,7 +12,8 @@ from vkprefill.gguf.config import ModelConfig
 
 @dataclass(frozen=True)
 class LayerContext:
-    """index: of the layer in the model; half: room for halves, where its products are to be of them. A layer reads
+    """index: of the layer in the model; half: room for halves, where its products are to be of them; few_rows: its
+    rows may be taken back (engine/kept_rows.py), and the bits of one do not depend on the others. A layer reads
     scratch.h, the normed residual stream, which half holds too, and adds to scratch.x.
     """
 
@@ -21,3 +22,4 @@ class LayerContext:
     pool: CachePool
     scratch: Scratch
     half: HalfRows | None
+    few_rows: bool = False

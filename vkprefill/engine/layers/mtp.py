@@ -39,8 +39,11 @@ def mtp_fill(p: Program, at: LayerContext, w: MTPWeights, hidden: Buffer) -> Non
     which the last one waits for the next call.
     """
     waited = at.pool.waiting_row
+    if at.few_rows:  # the last one that is accepted will wait
+        kernels.last_accepted(p, at.pool.kept.hidden, waited, keep=hidden)
     mtp_input(p, at, w, hidden, waited)
-    kernels.keep_row(p, hidden, waited)
+    if not at.few_rows:
+        kernels.keep_row(p, hidden, waited)
     own = mtp_context(at)
     kernels.rms_norm(p, own.scratch.x, w.layer.attn_norm, own.scratch.h, eps=at.config.rms_norm_eps, half=at.half)
     append_keys_values(p, own, w.layer.mixer)
