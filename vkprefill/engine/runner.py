@@ -24,7 +24,7 @@ from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.scratch import Scratch
-from vkprefill.engine.sizes import MAX_CANDIDATES, MAX_DRAFTS
+from vkprefill.engine.sizes import MAX_CANDIDATES, MAX_DRAFTS, ROW_TILE
 from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.token_input import MAX_POSITION, checked_ids, checked_positions
@@ -373,10 +373,13 @@ class Runner:
 
     def tokens_per_run(self, cache_len: int) -> int:
         """Fewer tokens where the past is long, so that the attention of one layer stays below the bound of a
-        submission.
+        submission; whole tiles of the products where there is room for one, since these compute whole tiles anyway.
         """
-        per_token = 4.0 * self.config.q_dim * (cache_len + self.sizes.prefill_chunk)
-        return max(1, min(self.sizes.prefill_chunk, int(self.device.profile.submission_flop / per_token)))
+        sizes, profile = self.sizes, self.device.profile
+        per_token = 4.0 * self.config.q_dim * (cache_len + sizes.prefill_chunk)
+        most = max(1, int(profile.submission_flop / per_token))
+        tile = max(ROW_TILE, (profile.half_matmul if sizes.half else profile.matmul)[1])
+        return min(sizes.prefill_chunk, most // tile * tile or most)
 
     def _checked(
         self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache
