@@ -30,6 +30,7 @@ from tools.model.weights import random_blocks
 from vkprefill.benchmark.kernels import clock_of, second_of
 from vkprefill.benchmark.record import Figure, Record, about, describe, markdown_table, number
 from vkprefill.engine import kernels
+from vkprefill.engine.cpu_loads import choose_loads
 from vkprefill.engine.step import STEP_WORDS
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.errors import VkPrefillError
@@ -53,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         device = Device.open(args.device)
+        choose_loads(device)
     except VkPrefillError as error:
         sys.exit(f"Error: {error}")
     second = second_of(device)

@@ -78,6 +78,7 @@ struct Features {
     std::map<std::string, VkBool32*> by_name() {
         return {
             {"shaderFloat16", &core12.shaderFloat16},
+            {"shaderInt64", &head.features.shaderInt64},
             {"storageBuffer16BitAccess", &core11.storageBuffer16BitAccess},
             {"mixedFloatDotProduct", &mixed_dot.float16_to_float32},
             {"subgroupSizeControl", &core13.subgroupSizeControl},

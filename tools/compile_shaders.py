@@ -46,6 +46,12 @@ def with_shuffles(variants: Variants) -> Variants:
     return variants | {f"_shuffle{suffix}": (*defines, "SHUFFLE") for suffix, defines in variants.items()}
 
 
+def with_wide_loads(variants: Variants) -> Variants:
+    """Each of them and with shuffles, and these once more for devices that pay for every word of a load."""
+    wide = {f"_shuffle_wide{suffix}": (*defines, "SHUFFLE", "WIDE") for suffix, defines in variants.items()}
+    return with_shuffles(variants) | wide
+
+
 ONE: Variants = {"": ()}
 HALF: Variants = {"": (), "_half": ("HALF",)}
 WEIGHTS: Variants = {
@@ -54,9 +60,9 @@ WEIGHTS: Variants = {
 FLOAT_ONLY = ("_f32", "_bf16")  # weights with more digits, or of another range, than halves have
 KV: Variants = {"_f16": ("KV_F16",), "_f32": ("KV_F32",)}
 VARIANTS = {
-    "matmul": with_shuffles(WEIGHTS),
+    "matmul": with_wide_loads(WEIGHTS),
     "matmul_hybrid": with_halves(WEIGHTS),
-    "matvec": with_shuffles(WEIGHTS),
+    "matvec": with_wide_loads(WEIGHTS),
     "matvec_rows": WEIGHTS,
     "embedding": WEIGHTS,
     "kv_store": KV,
@@ -80,6 +86,7 @@ CAPABILITIES = {
     64: "",  # GroupNonUniformBallot
     65: "",  # GroupNonUniformShuffle
     9: "shaderFloat16",  # Float16
+    11: "shaderInt64",  # Int64
     4433: "storageBuffer16BitAccess",  # StorageBuffer16BitAccess
     6912: "mixedFloatDotProduct",  # DotProductFloat16AccFloat32VALVE
 }

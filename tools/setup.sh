@@ -151,4 +151,11 @@ fi
 if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
     say "optional: the tests of the web pages need a browser (apt-get install chromium chromium-driver); they are skipped without"
 fi
+# Mesa before 23 puts each word that a shader loads into its vector register through memory there (benchmarks/NOTES.md).
+has_slow_loads() {
+    ! grep -qw avx512f /proc/cpuinfo && dpkg --compare-versions "$(dpkg-query -Wf '${Version}' mesa-vulkan-drivers)" lt-nl 23
+}
+if has_slow_loads 2>/dev/null; then
+    say "optional: without AVX-512, models run on this CPU much faster with Mesa 25 (Debian 12: mesa-vulkan-drivers from bookworm-backports)"
+fi
 say "done"

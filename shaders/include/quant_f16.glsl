@@ -14,7 +14,7 @@ Unit load_unit(uint at, uint lane) { return Unit(lane); }
 Sub load_sub(Unit u, uint at, uint j) { return Sub(at + j * 128u + u.lane); }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {
-    const uvec4 v = w4[s.at];
+    const uvec4 v = loaded(w4[s.at]);
     a = vec4(halves(v.x), halves(v.y));
     b = vec4(halves(v.z), halves(v.w));
     s.at += 32u;

@@ -8,7 +8,7 @@ Unit load_unit(uint at, uint lane) { return Unit(lane); }
 Sub load_sub(Unit u, uint at, uint j) { return Sub(at + j * 256u + u.lane); }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {
-    a = uintBitsToFloat(w4[s.at]);
-    b = uintBitsToFloat(w4[s.at + 32u]);
+    a = uintBitsToFloat(loaded(w4[s.at]));
+    b = uintBitsToFloat(loaded(w4[s.at + 32u]));
     s.at += 64u;
 }

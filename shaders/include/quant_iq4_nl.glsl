@@ -8,7 +8,7 @@ struct Unit { vec2 d; uint lane; };
 struct Sub { uvec4 q; float scale; };
 
 Unit load_unit(uint at, uint lane) { return Unit(unpackHalf2x16(w1[(at + 64u) * 4u + lane]), lane); }
-Sub load_sub(Unit u, uint at, uint j) { return Sub(w4[at + j * 32u + u.lane], j == 0u ? u.d.x : u.d.y); }
+Sub load_sub(Unit u, uint at, uint j) { return Sub(loaded(w4[at + j * 32u + u.lane]), j == 0u ? u.d.x : u.d.y); }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {
     a = iq4_values(s.q.x) * s.scale - 128.0 * s.scale;

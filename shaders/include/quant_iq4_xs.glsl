@@ -7,11 +7,11 @@ const uint UNIT_SUBS = 8u, UNIT_WORDS = 34u;
 struct Unit { uvec2 header; uint lane; };
 struct Sub { uvec4 q; float scale; };
 
-Unit load_unit(uint at, uint lane) { return Unit(w2[(at + 256u) * 2u + lane], lane); }
+Unit load_unit(uint at, uint lane) { return Unit(loaded(w2[(at + 256u) * 2u + lane]), lane); }
 
 Sub load_sub(Unit u, uint at, uint j) {
     const uint ls = ((u.header.y >> (4u * j)) & 15u) | (((u.header.x >> (16u + 2u * j)) & 3u) << 4);
-    return Sub(w4[at + j * 32u + u.lane], unpackHalf2x16(u.header.x).x * (float(ls) - 32.0));
+    return Sub(loaded(w4[at + j * 32u + u.lane]), unpackHalf2x16(u.header.x).x * (float(ls) - 32.0));
 }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {

@@ -9,7 +9,7 @@ struct Sub { uvec4 q; vec2 dm; };
 
 Unit load_unit(uint at, uint lane) { return Unit(lane); }
 Sub load_sub(Unit u, uint at, uint j) {
-    return Sub(w4[at + j * 32u + u.lane], unpackHalf2x16(w1[(at + 64u + j * 8u) * 4u + u.lane]));
+    return Sub(loaded(w4[at + j * 32u + u.lane]), unpackHalf2x16(w1[(at + 64u + j * 8u) * 4u + u.lane]));
 }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {

@@ -8,8 +8,8 @@ const uint UNIT_SUBS = 8u, UNIT_WORDS = 36u;
 struct Unit { uvec4 header; uint lane; };
 struct Sub { uvec4 q; vec2 dm; };
 
-Unit load_unit(uint at, uint lane) { return Unit(w4[at + lane], lane); }
-Sub load_sub(Unit u, uint at, uint j) { return Sub(w4[at + 32u + j * 32u + u.lane], k_scale_bias(u.header, j)); }
+Unit load_unit(uint at, uint lane) { return Unit(loaded(w4[at + lane]), lane); }
+Sub load_sub(Unit u, uint at, uint j) { return Sub(loaded(w4[at + 32u + j * 32u + u.lane]), k_scale_bias(u.header, j)); }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {
     a = bytes(s.q.x & 0x0f0f0f0fu) * s.dm.x + s.dm.y;

@@ -11,7 +11,7 @@ struct Sub { uvec4 q; uint h; vec2 dm; };
 Unit load_unit(uint at, uint lane) { return Unit(lane); }
 Sub load_sub(Unit u, uint at, uint j) {
     const uint words = (at + 64u + j * 8u) * 4u + u.lane;
-    return Sub(w4[at + j * 32u + u.lane], w1[words + 64u], unpackHalf2x16(w1[words]));
+    return Sub(loaded(w4[at + j * 32u + u.lane]), w1[words + 64u], unpackHalf2x16(w1[words]));
 }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {

@@ -9,9 +9,9 @@ const uint UNIT_SUBS = 8u, UNIT_WORDS = 44u;
 struct Unit { uvec4 header; uint lane; };
 struct Sub { uvec4 q; uint h; vec2 dm; };
 
-Unit load_unit(uint at, uint lane) { return Unit(w4[at + lane], lane); }
+Unit load_unit(uint at, uint lane) { return Unit(loaded(w4[at + lane]), lane); }
 Sub load_sub(Unit u, uint at, uint j) {
-    return Sub(w4[at + 32u + j * 32u + u.lane], w1[(at + 288u + j * 8u) * 4u + u.lane], k_scale_bias(u.header, j));
+    return Sub(loaded(w4[at + 32u + j * 32u + u.lane]), w1[(at + 288u + j * 8u) * 4u + u.lane], k_scale_bias(u.header, j));
 }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {

@@ -10,13 +10,13 @@ struct Unit { uvec4 scales; float d; uint lane; };
 struct Sub { uvec4 q; uvec2 h; vec4 scale; };  // scale: one for each call of next8
 
 Unit load_unit(uint at, uint lane) {
-    return Unit(w4[at + lane], unpackHalf2x16(w1[(at + 416u) * 4u + lane]).x, lane);
+    return Unit(loaded(w4[at + lane]), unpackHalf2x16(w1[(at + 416u) * 4u + lane]).x, lane);
 }
 
 Sub load_sub(Unit u, uint at, uint j) {
     const int two = int(u.scales[j >> 1] >> (16u * (j & 1u)));
     const float first = u.d * float(bitfieldExtract(two, 0, 8)), second = u.d * float(bitfieldExtract(two, 8, 8));
-    return Sub(w4[at + 32u + j * 32u + u.lane], w2[(at + 288u + j * 16u) * 2u + u.lane], vec4(first, first, second, second));
+    return Sub(loaded(w4[at + 32u + j * 32u + u.lane]), loaded(w2[(at + 288u + j * 16u) * 2u + u.lane]), vec4(first, first, second, second));
 }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {

@@ -11,7 +11,7 @@ Unit load_unit(uint at, uint lane) { return Unit(unpackHalf2x16(w1[(at + 128u) *
 
 Sub load_sub(Unit u, uint at, uint j) {
     const float d = j == 0u ? u.d.x : u.d.y;
-    return Sub(w4[at + j * 64u + u.lane], w4[at + j * 64u + 32u + u.lane], d, -128.0 * d);
+    return Sub(loaded(w4[at + j * 64u + u.lane]), loaded(w4[at + j * 64u + 32u + u.lane]), d, -128.0 * d);
 }
 
 void next8(inout Sub s, out vec4 a, out vec4 b) {

@@ -10,8 +10,9 @@
 // Integer formats: weight = scale * q + bias with q unsigned.
 
 // One buffer, as words of 4, 2 and 1 x 32 bits.
-layout(binding = 1) readonly buffer W4 { uvec4 w4[]; };
-layout(binding = 1) readonly buffer W2 { uvec2 w2[]; };
+#include "words.glsl"
+layout(binding = 1) readonly buffer W4 { WORDS4 w4[]; };
+layout(binding = 1) readonly buffer W2 { WORDS2 w2[]; };
 layout(binding = 1) readonly buffer W1 { uint w1[]; };
 
 layout(push_constant) uniform Push {

@@ -13,7 +13,7 @@
 //
 // SHUFFLE: for devices that pay for every lane of a load, also where all lanes read the same word, as Vulkan drivers for the CPU do. Of
 // the 2 TM words of 4 activations for 8 columns each lane loads every SUBGROUPth, and shuffles hand each to all: SUBGROUP times fewer
-// loads. SUBGROUP is the device's subgroup size, of which LOCAL_SIZE and 2 TM are multiples.
+// loads. SUBGROUP is the device's subgroup size, of which LOCAL_SIZE and 2 TM are multiples. WIDE, with SHUFFLE: see words.glsl.
 //
 // Grid: (ceil(T / TM), ceil(rows / (LOCAL_SIZE * TN)), 1); token tiles are neighbours, so they share weights in the cache.
 // Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
@@ -22,6 +22,9 @@
 #extension GL_EXT_control_flow_attributes : require
 #ifdef SHUFFLE
 #extension GL_KHR_shader_subgroup_shuffle : require
+#endif
+#ifdef WIDE
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #endif
 
 layout(constant_id = 0) const uint LOCAL_SIZE = 64;
@@ -34,7 +37,7 @@ layout(local_size_x_id = 0) in;
 
 #include "step.glsl"
 #include "weights.glsl"
-layout(binding = 2) readonly buffer X { vec4 x[]; };
+layout(binding = 2) readonly buffer X { FLOATS4 x[]; };
 layout(binding = 3) buffer Y { float y[]; };
 
 #ifdef SHUFFLE
@@ -78,7 +81,7 @@ void main() {
 #ifdef SHUFFLE
                 vec4 words[LOADS];
                 [[unroll]] for (uint i = 0; i < LOADS; i++) {
-                    words[i] = x[xo[i]];
+                    words[i] = loaded_floats(x[xo[i]]);
                     xo[i] += 2u;
                 }
 #endif

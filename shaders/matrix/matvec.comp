@@ -9,7 +9,7 @@
 //
 // SHUFFLE: for devices that pay for every lane of a load (see matmul.comp). The 8 words of 4 activations of a sub-block are loaded by 8
 // lanes (in turns, where the subgroup has fewer) and handed to all by shuffles. SUBGROUP is the device's subgroup size, a power of two
-// of which ROW_LANES is a multiple; SLICES is 1.
+// of which ROW_LANES is a multiple; SLICES is 1. WIDE, with SHUFFLE: see words.glsl.
 //
 // Grid: (ceil(rows / (ROW_LANES * TN)), 1, 1). Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
@@ -17,6 +17,9 @@
 #extension GL_EXT_control_flow_attributes : require
 #ifdef SHUFFLE
 #extension GL_KHR_shader_subgroup_shuffle : require
+#endif
+#ifdef WIDE
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #endif
 
 layout(constant_id = 0) const uint ROW_LANES = 32;
@@ -28,8 +31,8 @@ layout(constant_id = 4) const uint SUBGROUP = 8;
 #endif
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 
-layout(binding = 0) readonly buffer X { vec4 x[]; };
 #include "weights.glsl"
+layout(binding = 0) readonly buffer X { FLOATS4 x[]; };
 layout(binding = 2) buffer Y { float y[]; };
 
 #ifdef SHUFFLE
@@ -62,7 +65,7 @@ void main() {
             [[unroll]] for (uint c = 0; c < TN; c++) sub[c] = load_sub(unit[c], at[c], j);
 #ifdef SHUFFLE
             vec4 words[LOADS];
-            [[unroll]] for (uint i = 0; i < LOADS; i++) words[i] = x[xo + i * LANES + gl_SubgroupInvocationID % LANES];
+            [[unroll]] for (uint i = 0; i < LOADS; i++) words[i] = loaded_floats(x[xo + i * LANES + gl_SubgroupInvocationID % LANES]);
             xo += 8u;
             [[unroll]] for (uint p = 0; p < 4u; p++) {
                 const vec4 a = subgroupShuffle(words[2u * p / LANES], 2u * p % LANES);

@@ -165,7 +165,7 @@ def test_damaged_calibration(pair, meters, cache_home, monkeypatch, caplog, cont
     with caplog.at_level(logging.WARNING, "vkprefill"):
         assert calibration.speed_of(pair.draft) == calibration.Speed(10.0, 20.0)
     assert "is not usable" in caplog.text
-    assert calibration._load(path)[calibration._key(pair.draft)] == calibration.Speed(10.0, 20.0)
+    assert calibration.SPEEDS.load()[calibration._key(pair.draft)] == calibration.Speed(10.0, 20.0)
 
 
 @pytest.mark.parametrize("place", ["file for folder", "folder for file"])

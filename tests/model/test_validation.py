@@ -42,9 +42,9 @@ def test_clean_with_barriers(barrier, tmp_path, splits):
     assert "decode submissions: 1\n" in output
 
 
-@pytest.mark.parametrize("profile", ["amd", "unknown"])
-def test_clean_with_the_kernels_of_gpus(barrier, tmp_path, profile):
-    """Both forms of the matmul for GPUs, and the other kernels without shuffles."""
+@pytest.mark.parametrize("profile", ["amd", "unknown", "cpu-wide"])
+def test_clean_with_the_kernels_of_others(barrier, tmp_path, profile):
+    """Both forms of the matmul for GPUs, and the other kernels without shuffles; products with wide loads."""
     assert messages(run(tmp_path, "--profile", profile, "--splits", "4")) == []
 
 

@@ -18,7 +18,7 @@ from vkprefill.engine.runner import Best
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.device import Device
-from vkprefill.vulkan.profiles import PROFILES
+from vkprefill.vulkan.profiles import PROFILES, can_run
 
 CANDIDATES = 8
 
@@ -26,7 +26,8 @@ CANDIDATES = 8
 def open_device(profile: str | None, splits: int, no_barrier: bool) -> Device:
     device = Device.open(None)
     tiles = next((p for p in PROFILES if p.name == profile), device.profile)
-    device.profile = dataclasses.replace(tiles, attention_splits=splits)
+    wide = tiles.wide and can_run(tiles, device.info, device.abilities.features)
+    device.profile = dataclasses.replace(tiles, attention_splits=splits, wide=wide)
     if no_barrier:
         tensor = device._manager.tensor_t(np.zeros(4, np.float32), device._kp.TensorTypes.host)
         device._barrier = lambda: device._kp.OpTensorSyncLocal([tensor])  # of a host tensor: nothing to do

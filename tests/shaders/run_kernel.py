@@ -22,7 +22,7 @@ from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows
 from vkprefill.vulkan import profiles
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
-from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS, Profile
+from vkprefill.vulkan.profiles import INT64, SHUFFLE_SUBGROUPS, Profile
 from vkprefill.vulkan.program import Program
 
 ELEMENTWISE = 1e-5  # parts of the RMS: what one float32 kernel may be off on the same input
@@ -41,12 +41,13 @@ PROFILES = {profile.name: profile for profile in profiles.PROFILES}
 @contextlib.contextmanager
 def using_profile(device: Device, profile: str | Profile) -> Iterator[Profile]:
     """The device with the tile sizes of another class of device, by name or given; without the shuffles where its
-    subgroups are not what they are written for.
+    subgroups are not what they are written for, and without wide loads where the device has no integers of 64 bits.
     """
     own = device.profile
     chosen = PROFILES[profile] if isinstance(profile, str) else profile
     shuffle = chosen.shuffle and device.info.subgroup_size in SHUFFLE_SUBGROUPS
-    device.profile = dataclasses.replace(chosen, shuffle=shuffle)
+    wide = chosen.wide and shuffle and INT64 in device.abilities.features
+    device.profile = dataclasses.replace(chosen, shuffle=shuffle, wide=wide)
     try:
         yield device.profile
     finally:

@@ -23,6 +23,7 @@ def test_tiles_are_what_the_shaders_can_do(profile):
     assert delta_local % delta_lanes == 0
     assert max(local, lanes * slices, attention_local, delta_local, p.local_size) <= MIN_INVOCATIONS
     assert 128 * local * p.hybrid <= MIN_SHARED_BYTES
+    assert p.shuffle or not p.wide
     if p.shuffle:
         assert slices == delta_lanes == delta_rows == 1
         for size in SHUFFLE_SUBGROUPS:

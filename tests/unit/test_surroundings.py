@@ -90,10 +90,10 @@ def test_without_a_home_speeds_are_not_kept(monkeypatch):
         "import os; os.environ.pop('HOME', None); os.environ.pop('XDG_CACHE_HOME', None)\n"
         "import pwd; pwd.getpwuid = lambda uid: (_ for _ in ()).throw(KeyError(uid))\n"
         "from vkprefill.specprefill import calibration as c\n"
-        "print(c.cache_file(), c._load(c.cache_file())); c._store(c.cache_file(), 'model', c.Speed(1.0, 2.0))"
+        "print(c.SPEEDS.file(), c.SPEEDS.load()); c.SPEEDS.store('model', c.Speed(1.0, 2.0))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert (result.returncode, result.stdout) == (0, "None {}\n"), result.stderr
     assert result.stderr.count("\n") == 1 and "set XDG_CACHE_HOME" in result.stderr
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert str(calibration.cache_file()) == "/somewhere/vkprefill/calibration.json"
+    assert str(calibration.SPEEDS.file()) == "/somewhere/vkprefill/calibration.json"

@@ -22,7 +22,7 @@ from vkprefill.engine.sizes import KV_TYPES
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import GenerationPart, template_variables
 from vkprefill.generation.sampling import SamplingConfig
-from vkprefill.specprefill.calibration import kept_in
+from vkprefill.specprefill.calibration import SPEEDS
 from vkprefill.specprefill.pair import draft_room, prepare_pair
 from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -257,7 +257,7 @@ def open_pair(
 
 
 def _notice_measuring(model: Model) -> None:
-    path = kept_in()
+    path = SPEEDS.writable_file()
     once = f", once (kept in {path})" if path else ""
     notice(f"measuring the speed of {model.config.name} on this device{once}")
 

@@ -6,9 +6,9 @@ import argparse
 import json
 from dataclasses import asdict
 
+from vkprefill.engine.cpu_loads import profile_so_far
 from vkprefill.vulkan.companion import abilities
 from vkprefill.vulkan.probe import DeviceInfo, memory_of, probe
-from vkprefill.vulkan.profiles import profile_for
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for d in devices:
         print(f"{d.index}: {d.name}")
-        print(f"   type {d.type}, driver {d.driver}, Vulkan {d.api_version}, profile {profile_for(d).name}")
+        print(f"   type {d.type}, driver {d.driver}, Vulkan {d.api_version}, profile {profile_so_far(d).name}")
         print(f"   memory {memory_of(d)}; subgroup size {d.subgroup_size}")
         print(
             f"   limits: buffer {d.max_buffer_bytes / 2**20:,.0f} MiB, "
@@ -47,7 +47,7 @@ def as_json(device: DeviceInfo) -> dict[str, object]:
     opened = abilities(device.index)
     return {
         **asdict(device),
-        "profile": profile_for(device).name,
+        "profile": profile_so_far(device).name,
         "memory": memory_of(device),
         "companion": opened.absent is None,
         "companion_absent": opened.absent,

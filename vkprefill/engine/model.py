@@ -9,6 +9,7 @@ import numpy as np
 
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.capture import AttentionCapture, query_indices
+from vkprefill.engine.cpu_loads import choose_loads
 from vkprefill.engine.drafter import HEAD_ROWS, Drafter
 from vkprefill.engine.memory import LoadOptions
 from vkprefill.engine.runner import LOGITS_ROWS, Best, PrefillProgress, Runner
@@ -82,6 +83,8 @@ class Model:
         self.device = Device.open(device) if self._owns_device else device
         self.runner: Runner | None = None
         try:
+            if self._owns_device:
+                choose_loads(self.device)
             self.runner = Runner(file, self.config, self.device, options, report, block)
             if self._owns_device and self.device.info.type != "cpu":
                 report("timing the device", 0, 1)

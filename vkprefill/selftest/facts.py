@@ -11,13 +11,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 from vkprefill.benchmark.record import commit
+from vkprefill.engine.cpu_loads import profile_so_far
 from vkprefill.engine.halves import takes_halves
 from vkprefill.selftest.forms import form_name
 from vkprefill.vulkan import companion
 from vkprefill.vulkan.device import why_no_barrier
 from vkprefill.vulkan.host_memory import free_ram_bytes
 from vkprefill.vulkan.probe import DeviceInfo, memory_of, probe
-from vkprefill.vulkan.profiles import profile_for
 from vkprefill.vulkan.shaders import fingerprint, manifest
 
 PACKAGES = ("vkprefill", "kp", "numpy", "gguf")
@@ -27,7 +27,7 @@ VECTOR_UNITS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "asimd": "NE
 
 def gather(info: DeviceInfo) -> dict[str, object]:
     """All of it, as JSON has it. Opens no device, but asks the driver."""
-    profile, opened = profile_for(info), companion.abilities(info.index)
+    profile, opened = profile_so_far(info), companion.abilities(info.index)
     wanted = {feature for entry in manifest().values() for feature in entry["features"]}
     found = companion.features_found(info.index)
     return {

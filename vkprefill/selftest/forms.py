@@ -8,14 +8,14 @@ from dataclasses import fields, replace
 
 from vkprefill.vulkan.companion import DOT2
 from vkprefill.vulkan.device import Device
-from vkprefill.vulkan.profiles import PROFILES, SHUFFLE_SUBGROUPS, Profile
+from vkprefill.vulkan.profiles import PROFILES, Profile, can_run
 
 
 def profiles(device: Device) -> list[Profile]:
     """One for each set of switches that the device can have, its own first."""
     found = {switches(device.profile): device.profile}
     for profile in PROFILES:
-        if not profile.shuffle or device.info.subgroup_size in SHUFFLE_SUBGROUPS:
+        if can_run(profile, device.info, device.abilities.features):
             found.setdefault(switches(profile), profile)
     return list(found.values())
 

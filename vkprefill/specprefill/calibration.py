@@ -1,27 +1,18 @@
 """How fast a model runs on a device: measured on this process's prefills, else stored, else measured shortly.
 
-Stored as JSON in the user's cache folder, keyed by device, driver, shaders, model file, KV type, precision and tokens
-of a step. A file that cannot be read or written only costs the short measurement again.
+Kept by device, driver, shaders, model file, KV type, precision and tokens of a step.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import math
-import os
-import tempfile
 import time
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass
 
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import Best
+from vkprefill.kept import Kept
 from vkprefill.vulkan.shaders import fingerprint
-
-log = logging.getLogger("vkprefill")
 
 CALIBRATION_DECODES = 3
 
@@ -34,26 +25,7 @@ class Speed:
     decode: float
 
 
-def cache_file() -> Path | None:
-    """Where speeds are stored: in XDG_CACHE_HOME, else in ~/.cache; None for a user without a home folder."""
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return None
-    return base / "vkprefill" / "calibration.json"
-
-
-def kept_in() -> Path | None:
-    """The file that a measured speed will be kept in; None where it cannot be written."""
-    path = cache_file()
-    if path is None:
-        return None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            return path
-    except OSError:
-        return None
+SPEEDS = Kept("calibration.json", Speed)
 
 
 def speed_of(model: Model, kind: Hashable = None, depth: float = 1.0) -> Speed:
@@ -69,17 +41,17 @@ def speed_of(model: Model, kind: Hashable = None, depth: float = 1.0) -> Speed:
     measured = model.runner.meter
     if measured.prefill_per_s and measured.decode_per_s:
         return Speed(measured.prefill_per_s, measured.decode_per_s)
-    stored = _load(cache_file()).get(_key(model))
+    stored = SPEEDS.load().get(_key(model))
     if stored is None:
         stored = _measure(model)
-        _store(cache_file(), _key(model), stored)
+        SPEEDS.store(_key(model), stored)
     return Speed(measured.prefill_per_s or stored.prefill, measured.decode_per_s or stored.decode)
 
 
 def has_speed(model: Model) -> bool:
     """Whether speed_of needs no measurement."""
     measured = model.runner.meter
-    return bool(measured.prefill_per_s and measured.decode_per_s) or _key(model) in _load(cache_file())
+    return bool(measured.prefill_per_s and measured.decode_per_s) or _key(model) in SPEEDS.load()
 
 
 def _key(model: Model) -> str:
@@ -114,45 +86,3 @@ def _measure(model: Model) -> Speed:
     finally:
         cache.close()
     return Speed(count / min(times[1:]), 1 / min(decodes))
-
-
-def _load(path: Path | None) -> dict[str, Speed]:
-    if path is None:
-        return {}
-    try:
-        return {
-            key: Speed(_speed(value["prefill"]), _speed(value["decode"]))
-            for key, value in json.loads(path.read_text()).items()
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        _warn_once(f"calibration: {path} is not usable ({error}); measuring again")
-        return {}
-
-
-def _speed(value: object) -> float:
-    speed = float(value)
-    if not 0 < speed < math.inf:
-        raise ValueError(f"a speed of {speed}")
-    return speed
-
-
-@cache
-def _warn_once(message: str) -> None:
-    log.warning("%s", message)
-
-
-def _store(path: Path | None, key: str, speed: Speed) -> None:
-    """Add an entry; the file is replaced as a whole, so a crash leaves the old one."""
-    if path is None:
-        return _warn_once("calibration: no home folder to keep speeds in; set XDG_CACHE_HOME")
-    entries = {k: asdict(v) for k, v in _load(path).items()} | {key: asdict(speed)}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            file = Path(folder) / path.name
-            file.write_text(json.dumps(entries, indent=1))
-            os.replace(file, path)
-    except OSError as error:
-        _warn_once(f"calibration: {path} cannot be written ({error})")

@@ -40,10 +40,14 @@ def half_words(kernel: str, half: HalfRows, width: int) -> Buffer:
     return replace(half.words, shape=(rows, width // 2))
 
 
-def shuffle_form(p: Program) -> tuple[str, dict[str, int]]:
-    """Suffix and further constants of the shaders that have a form with shuffles, where the profile wants it."""
-    assert not p.device.profile.shuffle or p.device.info.subgroup_size in SHUFFLE_SUBGROUPS
-    return ("_shuffle", {"SUBGROUP": p.device.info.subgroup_size}) if p.device.profile.shuffle else ("", {})
+def shuffle_form(p: Program, *, has_wide: bool = False) -> tuple[str, dict[str, int]]:
+    """Suffix and further constants of the shaders that have a form with shuffles (has_wide: and one with wide loads
+    besides), where the profile wants it.
+    """
+    profile, subgroup = p.device.profile, p.device.info.subgroup_size
+    assert not profile.shuffle or subgroup in SHUFFLE_SUBGROUPS
+    suffix = "_shuffle_wide" if profile.wide and has_wide else "_shuffle"
+    return (suffix, {"SUBGROUP": subgroup}) if profile.shuffle else ("", {})
 
 
 def check_shapes(kernel: str, **shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:

@@ -49,7 +49,7 @@ def linear(
 
 def _matvec(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None:
     lanes, slices, tn = p.device.profile.matvec
-    form, shuffle = shuffle_form(p)
+    form, shuffle = shuffle_form(p, has_wide=True)
     for part in matrix.parts:
         p.dispatch(
             f"matvec{form}_{matrix.layout}",
@@ -65,7 +65,7 @@ def _matvec(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None
 def _matmul(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None:
     profile = p.device.profile
     local, tm, tn = profile.matmul
-    form, constants = ("_hybrid", {}) if profile.hybrid else shuffle_form(p)
+    form, constants = ("_hybrid", {}) if profile.hybrid else shuffle_form(p, has_wide=True)
     constants = {"LOCAL_SIZE": local, "TM": tm} | ({} if profile.hybrid else {"TN": tn}) | constants
     for part in matrix.parts:
         _tiles(p, f"matmul{form}_{matrix.layout}", [p.step, part.buffer, x, y], matrix, part, constants, add)
