@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vkprefill.drafting.settings import SpecDecodeConfig
     from vkprefill.engine.cache import Cache, Snapshot
     from vkprefill.engine.capture import AttentionCapture
     from vkprefill.engine.model import Model, load
@@ -43,6 +44,7 @@ __all__ = [
     "Session",
     "ShapeError",
     "Snapshot",
+    "SpecDecodeConfig",
     "SpecPrefill",
     "SpecPrefillConfig",
     "UnsupportedModelError",
@@ -53,6 +55,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "drafting.settings": ("SpecDecodeConfig",),
     "engine.cache": ("Cache", "Snapshot"),
     "engine.capture": ("AttentionCapture",),
     "engine.model": ("Model", "load"),

@@ -30,6 +30,8 @@ TIMINGS = {
     "predicted_ms",
     "predicted_per_token_ms",
     "predicted_per_second",
+    "draft_n",
+    "draft_n_accepted",
     "specprefill",
 }
 
@@ -112,6 +114,28 @@ def test_json_fields(cli, gpu):
     assert set(result["timings"]) == TIMINGS
     assert result["timings"]["specprefill"] == result["specprefill"]["status"] == "disabled"
     assert result["finish_reason"] == "length" and len(result["token_ids"]) == result["timings"]["predicted_n"] == 8
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--temp", "1.5", "--presence-penalty", "1", "-s", "3")], ids=["greedy", "sampled"]
+)
+def test_drafts_change_no_token(cli, gpu, flags):
+    args = ("generate", "-p", DEMO[1]["user"], "-n", "12", "--no-specprefill", "--json", *flags)
+    args += ("--no-spec-draft-adaptive",)
+    plain, drafted = (cli(*args, "--spec-type", kind) for kind in ("none", "ngram"))
+    assert plain.code == drafted.code == 0
+    wanted, found = json.loads(plain.out), json.loads(drafted.out)
+    assert (found["text"], found["token_ids"], found["finish_reason"]) == (
+        wanted["text"],
+        wanted["token_ids"],
+        wanted["finish_reason"],
+    )
+    assert wanted["timings"]["draft_n"] == 0 and "drafted" not in plain.err
+    timings = found["timings"]
+    assert 0 <= timings["draft_n_accepted"] <= timings["draft_n"]
+    if not flags:
+        assert timings["draft_n_accepted"] > 0, "the answer is copied out of the prompt"
+        assert f", {timings['draft_n_accepted']} of {timings['draft_n']} drafted accepted" in drafted.err
 
 
 def test_settings_reach_the_sampler(cli, gpu):

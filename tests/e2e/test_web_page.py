@@ -1,6 +1,7 @@
 """The page of `vkprefill serve` in a real browser."""
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -125,7 +126,8 @@ def driver():
 
 @pytest.fixture(scope="module")
 def server(gpu) -> Iterator[ServerProcess]:
-    with ServerProcess("--specprefill-min-tokens", 0, "--no-specprefill-break-even") as started:
+    sparse = ("--specprefill-min-tokens", 0, "--no-specprefill-break-even")
+    with ServerProcess(*sparse, "--spec-type", "ngram", "--no-spec-draft-adaptive") as started:
         yield started
 
 
@@ -187,7 +189,8 @@ def test_switched_off(page):
 
 def test_several_turns_and_a_new_conversation(page):
     """A question about the text of the turn before; then an empty page."""
-    page.ask(DEMO[1]["user"])
+    first = page.ask(DEMO[1]["user"])
+    assert re.search(r"drafts [1-9]\d* of \d+ accepted \(\d+ %\)", first["text"]), "digits copied out of the text"
     seen = page.ask(DEMO[1]["question"])
     before, holes = page.counts("cached") + page.counts("dropped"), page.counts("dropped")
     assert before > DEMO[1]["n_tokens"] and f"cached {before}" in seen["text"]

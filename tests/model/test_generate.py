@@ -233,6 +233,8 @@ def test_result_as_dict(tiny):
         "predicted_ms",
         "predicted_per_token_ms",
         "predicted_per_second",
+        "draft_n",
+        "draft_n_accepted",
         "specprefill",
     ]
     json.dumps(result)

@@ -209,12 +209,44 @@ def test_what_cannot_be_accepted(tiny, prompt):
 
 
 def test_pages_of_rows_not_accepted_go_back(tiny, prompt):
+    """When the next thing runs: until then they might be accepted."""
     cache = after(tiny, (prompt * 2)[:254])
     run(tiny, cache, TEXT[:4])
     assert len(cache.pages) == 2
     tiny.runner.accept(cache, 2)
+    assert len(cache.pages) == 2
+    tiny.logits([1])
     assert len(cache.pages) == 1
     cache.close()
+
+
+@pytest.mark.parametrize("parts", [(1, 1, 1), (2, 3), (1, 0, 4), (8,), (5, 3), (1, 1, 1, 1, 1, 1, 1, 1)])
+def test_accepted_in_parts(tiny, prompt, parts):
+    """After each part the cache is that of plain decoding; a look at it decides that no more rows are accepted."""
+    for looked_at in range(len(parts)):
+        plain, cache = (after(tiny, prompt[:START]) for _ in range(2))
+        run(tiny, cache, TEXT[:KEPT])
+        for part in parts[: looked_at + 1]:
+            tiny.runner.accept(cache, part)
+        decoded(tiny, plain, TEXT[: sum(parts[: looked_at + 1])])
+        assert_same(cache, plain)
+        with pytest.raises(vkprefill.RequestError, match="accept: 1 rows, of this cache 0 have run"):
+            tiny.runner.accept(cache, 1)
+        for one in (cache, plain):
+            one.close()
+
+
+def test_pages_over_a_boundary_accepted_in_parts(tiny, prompt):
+    tokens = (prompt * 2)[:254]
+    plain, cache = (after(tiny, tokens) for _ in range(2))
+    run(tiny, cache, TEXT[:6])
+    for _ in range(6):
+        tiny.runner.accept(cache, 1)
+    decoded(tiny, plain, TEXT[:6])
+    assert_same(cache, plain)
+    assert np.array_equal(run_round(tiny, cache, 6, 2, 2), decoded(tiny, plain, TEXT[6:8]))
+    for one in (cache, plain):
+        one.close()
 
 
 def test_one_load_and_one_store_of_the_states(tiny):

@@ -46,6 +46,8 @@ TIMINGS = {
     "predicted_ms": 2.0,
     "predicted_per_token_ms": 0.4,
     "predicted_per_second": 2500.0,
+    "draft_n": 4,
+    "draft_n_accepted": 3,
     "specprefill": "active",
 }
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from vkprefill import SpecDecodeConfig
 from vkprefill.cli.main import main
 
 pytest.importorskip("uvicorn")
@@ -29,6 +30,16 @@ def served(monkeypatch):
 def test_tokens_of_an_answer(served, arguments, most, usual):
     defaults = served(*arguments).defaults
     assert (defaults.max_tokens, defaults.answer_tokens) == (most, usual)
+
+
+def test_drafts(served, capsys):
+    assert served().engine.decode == served().defaults.decode == SpecDecodeConfig()
+    flags = ("--spec-type", "ngram", "--spec-draft-n-max", "5", "--spec-draft-n-min", "2", "--spec-draft-p-min", "0.3")
+    found = served(*flags, "--no-spec-draft-adaptive")
+    wanted = SpecDecodeConfig("ngram", n_max=5, n_min=2, p_min=0.3, adaptive=False)
+    assert found.engine.decode == found.defaults.decode == wanted
+    assert served("--spec-draft-n-max", "9") == 1
+    assert "Error: --spec-draft-n-max: found 9, wanted a whole number from 1 to 7" in capsys.readouterr().err
 
 
 def test_who_may_use_it(served, monkeypatch):

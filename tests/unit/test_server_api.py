@@ -2,10 +2,11 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
-from vkprefill import SamplingConfig, SpecPrefillConfig
+from vkprefill import SamplingConfig, SpecDecodeConfig, SpecPrefillConfig
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.fields import parse_json
 from vkprefill.server.protocol.requests import Defaults, parse_chat, parse_completion
@@ -94,6 +95,34 @@ def test_sampling_over_the_servers_own():
     defaults = Defaults(sampling=SamplingConfig(temperature=0.5, seed=3))
     found = parse_chat({"messages": HELLO, "temperature": 0, "top_k": 4, "seed": -1}, defaults).sampling
     assert found == SamplingConfig(temperature=0, top_k=4, seed=None)
+
+
+DRAFTS = SpecDecodeConfig("ngram", n_max=4, n_min=2, p_min=0.5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, DRAFTS),
+        ({"speculative.n_max": 2, "speculative.p_min": 0}, replace(DRAFTS, n_max=2, p_min=0)),
+        ({"speculative.n_max": 16.0, "speculative.n_min": 0}, replace(DRAFTS, n_max=7, n_min=0)),
+        ({"speculative.n_max": 1}, replace(DRAFTS, n_max=1, n_min=1)),
+        ({"speculative.n_min": 9}, replace(DRAFTS, n_min=4)),
+        ({"speculative.n_max": 0, "speculative.n_min": 5}, replace(DRAFTS, type="none")),
+        ({"speculative.n_max": None}, DRAFTS),
+    ],
+)
+def test_drafts_over_the_servers_own(fields, found):
+    """llama-server's fields; what is out of the range that can be done is brought into it, as there."""
+    defaults = Defaults(decode=DRAFTS)
+    assert parse_chat({"messages": HELLO, **fields}, defaults).decode == found
+    assert parse_completion({"prompt": "x", **fields}, defaults).decode == found
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_max", -1), ("n_max", 1.5), ("n_min", "1"), ("p_min", 1.1)])
+def test_bad_settings_of_drafts(name, value):
+    with pytest.raises(ApiError, match=f"speculative.{name}: found"):
+        chat(**{f"speculative.{name}": value})
 
 
 def test_stop():

@@ -205,6 +205,8 @@ def test_models_and_props(send):
         props["default_generation_settings"]["params"]["temperature"] == 0
         and props["specprefill"]["min_tokens"] == 8192
     )
+    params = props["default_generation_settings"]["params"]
+    assert (params["speculative.types"], params["speculative.n_max"], params["speculative.p_min"]) == ("auto", 3, 0.0)
     assert "im_start" in props["chat_template"] and props["model_path"] == "target.gguf"
     assert (props["device"], props["precision"]) == ("a device", "full")
 

@@ -1,6 +1,7 @@
 """The counters as Prometheus reads them."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,15 @@ def test_speeds_are_averages():
     assert found["vkprefill:prompt_tokens_seconds"] == pytest.approx(1000)
     assert found["vkprefill:predicted_tokens_seconds"] == pytest.approx(100)
     assert found["vkprefill:prompt_tokens_total"] == 1010 and found["vkprefill:tokens_predicted_total"] == 43
+
+
+def test_drafts():
+    metrics = Metrics()
+    for drafted, accepted in ((8, 5), (4, 0)):
+        done = answer(10, 1, 12, 1)
+        metrics.answered(replace(done, timings=done.timings | {"draft_n": drafted, "draft_n_accepted": accepted}))
+    found = values(metrics)
+    assert (found["vkprefill:draft_tokens_total"], found["vkprefill:draft_tokens_accepted_total"]) == (12, 5)
 
 
 def test_types():

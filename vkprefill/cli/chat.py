@@ -21,6 +21,7 @@ from vkprefill.cli.common import (
     speeds,
     template_kwargs,
 )
+from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.display import one_line
 from vkprefill.errors import RequestError
 from vkprefill.generation.session import Session
@@ -37,6 +38,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_sampling_options(parser)
     add_model_options(parser)
     add_draft_options(parser)
+    add_drafting_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -57,12 +59,12 @@ def read_line() -> str | None:
 
 def run(args: argparse.Namespace) -> int:
     sampling, limit, variables = sampling_config(args), max_tokens(args), template_kwargs(args)
-    stops = stop_texts(args)
+    stops, decode = stop_texts(args), drafting_config(args)
     start = [{"role": "system", "content": args.system_prompt}] if args.system_prompt is not None else []
     messages = list(start)
     answered = failed = False
     with open_pair(args) as (model, draft, spec):
-        session = Session(model, draft, spec)
+        session = Session(model, draft, spec, decode=decode)
         notice(HELP)
         while True:
             try:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from vkprefill.cli.draft_files import DraftFiles, sorted_drafts
+from vkprefill.cli.drafting_options import may_use_block
 from vkprefill.cli.specprefill_options import add_specprefill_options, given_settings, specprefill_config
 from vkprefill.display import printable
 from vkprefill.engine.halves import PRECISIONS
@@ -205,7 +206,7 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
             prefill_chunk=args.batch_size,
             reserve_bytes=reserve_bytes,
             precision=args.precision,
-            mtp=draft_files(args).companion or "auto" if "model_draft" in args else None,  # where nothing drafts: none
+            mtp=block_wanted(args),
             progress=report,
         )
     with model:
@@ -266,6 +267,11 @@ def draft_path(args: argparse.Namespace) -> Path | None:
     """The draft model for speculative prefill."""
     found = draft_files(args).draft
     return demo_path(DEMO_DRAFT) if found is None and args.model is None else found
+
+
+def block_wanted(args: argparse.Namespace) -> Path | str | None:
+    """The multi-token-prediction block to load, as for `load`: none where no tokens are drafted by it."""
+    return draft_files(args).companion or "auto" if may_use_block(args) else None
 
 
 def draft_files(args: argparse.Namespace) -> DraftFiles:
@@ -349,4 +355,6 @@ def speeds(timings: dict[str, object]) -> str:
     line += f"; answer: {timings['predicted_n']} tokens in {timings['predicted_ms'] / 1e3:.2f} s"
     if timings["predicted_per_second"]:
         line += f" ({timings['predicted_per_second']:.1f} per second)"
+    if timings["draft_n"]:
+        line += f", {timings['draft_n_accepted']} of {timings['draft_n']} drafted accepted"
     return line

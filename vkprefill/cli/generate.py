@@ -20,6 +20,7 @@ from vkprefill.cli.common import (
     speeds,
     template_kwargs,
 )
+from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.cli.profile_options import add_profile_options, check_timed, report_times, timed, trace_file
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text
 from vkprefill.generation.generate import stream_generate
@@ -39,6 +40,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_sampling_options(parser)
     add_model_options(parser)
     add_draft_options(parser)
+    add_drafting_options(parser)
     add_profile_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
@@ -50,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         max_tokens(args),
         template_kwargs(args),
     )
+    decode = drafting_config(args)
     answer = AnswerWriter(stop_texts(args), shown=not args.json)
     check_timed(args)
     with trace_file(args) as trace:
@@ -62,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
                 spec=spec,
                 max_tokens=limit,
                 sampling=sampling,
+                decode=decode,
                 raw=args.raw,
                 system_prompt=args.system_prompt,
                 template_kwargs=variables,

@@ -11,7 +11,7 @@ from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
     add_sampling_options,
-    draft_files,
+    block_wanted,
     draft_path,
     kv_type,
     max_tokens,
@@ -20,6 +20,7 @@ from vkprefill.cli.common import (
     sampling_config,
     template_kwargs,
 )
+from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.cli.specprefill_options import specprefill_config
 from vkprefill.errors import RequestError
 from vkprefill.gguf.file import open_gguf
@@ -121,6 +122,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_sampling_options(parser)
     add_model_options(parser)
     add_draft_options(parser, SpecPrefillConfig(min_tokens=MIN_TOKENS))
+    add_drafting_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -137,14 +139,13 @@ def run(args: argparse.Namespace) -> int:
     from vkprefill.server.http.serve import ServerOptions, serve
     from vkprefill.server.protocol.requests import Defaults
 
-    spec, draft = specprefill_config(args), draft_path(args)
+    spec, draft, decode = specprefill_config(args), draft_path(args), drafting_config(args)
     if args.specprefill and draft is None:
         raise RequestError("--specprefill: there is no draft model; give one with -md FILE")
     if spec is None or draft is None:
         spec = draft = None
     else:
         open_gguf(draft)  # a mistake in its name is told before anything is loaded
-    companion = draft_files(args).companion
     engine = EngineOptions(
         model_path(args),
         draft,
@@ -156,7 +157,8 @@ def run(args: argparse.Namespace) -> int:
         args.precision,
         args.parallel,
         args.cache_ram,
-        mtp=companion or "auto",
+        mtp=block_wanted(args),
+        decode=decode,
         log_level=logging.INFO if args.verbose else logging.WARNING,
     )
     defaults = Defaults(
@@ -165,6 +167,7 @@ def run(args: argparse.Namespace) -> int:
         max_tokens=None if args.n_predict is None else max_tokens(args),
         answer_tokens=ANSWER_TOKENS if args.n_predict is None else None,
         template_kwargs=template_kwargs(args),
+        decode=decode,
     )
     options = ServerOptions(
         engine,

@@ -82,6 +82,7 @@ class Cache:
         Raises ContextLengthError beyond max_context, OutOfMemoryError when the pool is used up.
         """
         self._check_usable()
+        self.pool.drop_undecided()
         needed = len(self) + num_tokens
         if needed > self.max_context:
             raise ContextLengthError(
@@ -106,7 +107,8 @@ class Cache:
         self.next_position = positions[-1] + 1
 
     def accept(self, count: int) -> None:
-        """Note the first `count` tokens of the last run of rows; the others never were.
+        """Note the next `count` tokens of the last run of rows. The others stay undecided until anything is run: then
+        they never were.
 
         Raises RequestError where this cache has no such rows, or was used since.
         """
@@ -116,10 +118,7 @@ class Cache:
             raise RequestError(f"accept: {count} rows, of this cache {found} have run and are undecided")
         self.broken = True  # until all is done
         if count:
-            self.append(rows.ids[:count], rows.positions[:count])
-        rows.waiting = count
-        rows.drop()
-        del self.pages[num_pages(len(self)) :]
+            self.append(*rows.accept(count))
         self.broken = False
 
     def snapshot(self, *, on_host: bool = False) -> Snapshot:

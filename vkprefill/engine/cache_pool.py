@@ -12,7 +12,7 @@ import numpy as np
 from vkprefill.engine.kept_rows import KeptRows, kept_layer_size
 from vkprefill.engine.kv_layout import page_of_rows, rows_of_page
 from vkprefill.engine.one_thread import OneThread
-from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, recurrent_state_size
+from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, num_pages, recurrent_state_size
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 
@@ -104,6 +104,13 @@ class CachePool:
             self.kept.buffer,
             *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)),
         ]
+
+    def drop_undecided(self) -> None:
+        """Rows that ran last and were not accepted never will be; the pages that only they are in go back."""
+        owner = self.live()
+        if owner is not None and self.kept.ids:
+            del owner.pages[num_pages(len(owner)) :]
+        self.kept.drop()
 
     def activate(self, cache: Cache) -> None:
         """Make this cache's state the live one and its pages the ones in the table."""
@@ -212,7 +219,7 @@ class CachePool:
         has run, those too that are not accepted.
         """
         size = conv_state_size(self.config) + recurrent_state_size(self.config)
-        state, rows = self.state, len(self.kept.ids) or self.kept.waiting
+        state, rows = self.state, self.kept.waiting + len(self.kept.ids)
         if rows:
             self._apply_aside(rows)
             state = self.undo_state

@@ -36,9 +36,9 @@ class KeptRows:
     """Those of the cache whose state is the live one.
 
     buffer: what the layers keep of them; hidden: of it, the rows after the trunk's last norm, [KEPT, D], None without a
-    multi-token-prediction block; waiting: rows that are accepted, the first of the run before; ids, positions:
-    of the last run, where nothing is accepted yet; aside: the state that has the waiting rows is in the pool's undo
-    state, and the live one may be half overwritten.
+    multi-token-prediction block; waiting: rows that are accepted, the first of the run before; ids, positions: of the
+    rows after them, which are undecided, the same lists until anything else runs; aside: the state that has the waiting
+    rows is in the pool's undo state, and the live one may be half overwritten.
     """
 
     def __init__(self, device: Device, sizes: Sizes) -> None:
@@ -60,6 +60,13 @@ class KeptRows:
         """What ran last and is not accepted never will be."""
         self.ids: list[int] = []
         self.positions: list[int] = []
+
+    def accept(self, count: int) -> tuple[list[int], list[int]]:
+        """Ids and positions of the next rows that ran, which wait from now on with those accepted before."""
+        accepted = self.ids[:count], self.positions[:count]
+        self.waiting += count
+        del self.ids[:count], self.positions[:count]
+        return accepted
 
     def words_of_next(self) -> dict[StepWord, int]:
         """Of the step, for the next run."""

@@ -12,6 +12,7 @@ from vkprefill.engine.capture import AttentionCapture, query_indices
 from vkprefill.engine.cpu_loads import choose_loads
 from vkprefill.engine.drafter import HEAD_ROWS, Drafter
 from vkprefill.engine.memory import LoadOptions
+from vkprefill.engine.rows import Rows
 from vkprefill.engine.runner import LOGITS_ROWS, Best, PrefillProgress, Runner
 from vkprefill.engine.token_input import checked_ids, checked_positions
 from vkprefill.engine.weights import Progress
@@ -218,6 +219,14 @@ class Model:
         if self._drafter is None or self._drafter.head_rows != head_rows:
             self._drafter = Drafter(self.runner, head_rows, self.tokenizer.special_tokens.values())
         return self._drafter
+
+    def run_rows(self, token_ids: list[int], cache: Cache, best: Best | None = None) -> Rows:
+        """Run 1 to 8 tokens at the cache's next positions; those whose results are taken become part of the cache.
+
+        The bits of a token's results do not depend on those after it. best: see prefill_candidates; None: whole rows of
+        logits.
+        """
+        return Rows(self.runner, cache, token_ids, best)
 
     def kernels(self) -> list[str]:
         """Names of the shaders that prefill and decode use."""

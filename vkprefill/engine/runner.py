@@ -281,7 +281,7 @@ class Runner:
             return read()
 
     def accept(self, cache: Cache, count: int) -> None:
-        """The first `count` tokens of the last run_rows are part of the cache from now on, the others never were.
+        """The next `count` tokens of the last run_rows are part of the cache from now on: see Cache.accept.
 
         Raises RequestError where this cache has no such rows, or was used since.
         """

@@ -1,4 +1,4 @@
-"""From prompt to answer: generate_step yields token ids, stream_generate pieces of text, generate the whole result."""
+"""From prompt to answer: stream_generate yields pieces of text, generate gives the whole result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import TypeVar
 import numpy as np
 
 from vkprefill.display import printable
+from vkprefill.drafting.drafters import check_drafts, drafting_for
+from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best, PrefillProgress
+from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.options import AnswerOptions, Hooks
-from vkprefill.generation.sampling import Sampler, SamplingConfig
+from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.generation.steps import Timings, generate_step
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
@@ -31,41 +34,6 @@ P = TypeVar("P", str, list[int])
 TEMPLATE_ARGUMENTS = ("self", "messages", "tools", "add_generation_prompt", "continue_final")
 THINKING = "enable_thinking"  # the variable by which templates switch reasoning
 SWITCH = {"true": True, "True": True, "false": False, "False": False}  # what else it may be given as, with 0 and 1
-
-
-@dataclass
-class Timings:
-    """Token counts and milliseconds of one generation; `as_dict` has llama-server's names.
-
-    cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the target ran; specprefill: the status;
-    predicted_n: tokens sampled, the end-of-generation token included; predicted_ms: from the first to the last of them,
-    so that rates count one less (None for a single token).
-    """
-
-    cache_n: int = 0
-    prompt_n: int = 0
-    prompt_ms: float = 0.0
-    predicted_n: int = 0
-    predicted_ms: float = 0.0
-    specprefill: str = guards.DISABLED
-
-    def as_dict(self) -> dict[str, object]:
-        return {
-            "cache_n": self.cache_n,
-            "prompt_n": self.prompt_n,
-            "prompt_ms": self.prompt_ms,
-            "prompt_per_token_ms": _ratio(self.prompt_ms, self.prompt_n),
-            "prompt_per_second": _ratio(self.prompt_n * 1e3, self.prompt_ms),
-            "predicted_n": self.predicted_n,
-            "predicted_ms": self.predicted_ms,
-            "predicted_per_token_ms": _ratio(self.predicted_ms, self.predicted_n - 1),
-            "predicted_per_second": _ratio((self.predicted_n - 1) * 1e3, self.predicted_ms) or None,
-            "specprefill": self.specprefill,
-        }
-
-
-def _ratio(a: float, b: float) -> float | None:
-    return a / b if b > 0 else None
 
 
 @dataclass
@@ -193,64 +161,6 @@ def _not_empty(prompt: P) -> P:
     return prompt
 
 
-def generate_step(
-    model: Model,
-    token_ids: Sequence[int],
-    cache: Cache,
-    sampler: Sampler,
-    *,
-    timings: Timings,
-    positions: Sequence[int] | None = None,
-    progress: PrefillProgress | None = None,
-) -> Iterator[int]:
-    """Sampled token ids, without end: prefill token_ids, then decode each sampled token when the next is asked for.
-
-    positions: of token_ids (None: following those in the cache).
-
-    Adds to timings as it goes.
-    """
-    generated: list[int] = []
-    start = time.perf_counter()
-    token_id = _next_token(model, token_ids, cache, sampler, generated, positions, progress)
-    now = time.perf_counter()
-    timings.prompt_n += len(token_ids)
-    timings.prompt_ms += (now - start) * 1e3
-    start = now
-    while True:
-        timings.predicted_n += 1
-        timings.predicted_ms = (time.perf_counter() - start) * 1e3
-        yield token_id
-        if sampler.config.presence_penalty and token_id not in generated:
-            generated.append(token_id)
-        token_id = _next_token(model, token_id, cache, sampler, generated)
-
-
-def _next_token(
-    model: Model,
-    tokens: Sequence[int] | int,
-    cache: Cache,
-    sampler: Sampler,
-    generated: list[int],
-    positions: Sequence[int] | None = None,
-    progress: PrefillProgress | None = None,
-) -> int:
-    """Run the prompt (a sequence) or one token (an int) and sample the next. generated: distinct tokens the penalty
-    applies to.
-    """
-    penalty, count = sampler.config.presence_penalty, sampler.num_candidates
-    single = isinstance(tokens, int)
-    if count is None:
-        logits = model.decode(tokens, cache) if single else model.prefill(tokens, positions, cache, progress=progress)
-        logits[generated] -= np.float32(penalty)
-        return sampler.sample(np.arange(len(logits)), logits)
-    best = Best(min(count, model.config.vocab_size), penalty, generated)
-    if single:
-        candidates = model.decode_candidates(tokens, cache, best)
-    else:
-        candidates = model.prefill_candidates(tokens, cache, best, positions=positions, progress=progress)
-    return sampler.sample(*candidates)
-
-
 def stream_tokens(
     model: Model,
     token_ids: Sequence[int],
@@ -273,10 +183,18 @@ def stream_tokens(
     limit = min(room + 1, options.max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
     run_ids = np.asarray(token_ids)[plan.kept]
-    sampler = hooks.make_sampler(options.sampling)
-    for token_id in generate_step(
-        model, run_ids, cache, sampler, timings=timings, positions=plan.kept, progress=hooks.progress
-    ):
+    steps = generate_step(
+        model,
+        run_ids,
+        cache,
+        hooks.make_sampler(options.sampling),
+        timings=timings,
+        drafting=drafting_for(model, options.decode, token_ids, len(cache) + len(run_ids)),
+        limit=limit,
+        positions=plan.kept,
+        progress=hooks.progress,
+    )
+    for token_id in steps:
         if timings.predicted_n == 1:
             report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - hooks.started) * 1e3
         if token_id in model.tokenizer.eog_token_ids:
@@ -313,6 +231,7 @@ def stream_generate(
     kept_ranges: Sequence[Sequence[int]] | None = None,
     max_tokens: int | None = 64,
     sampling: SamplingConfig | None = None,
+    decode: SpecDecodeConfig | None = None,
     raw: bool = False,
     system_prompt: str | None = None,
     template_kwargs: Mapping[str, object] | None = None,
@@ -322,14 +241,16 @@ def stream_generate(
 
     draft: a model for speculative prefill (or a SpecPrefill of this model, which remembers between calls); spec: its
     settings; kept_ranges: an earlier answer's, in place of scoring; max_tokens: None for as many as the context holds;
-    sampling: settings left out come from the file or Qwen3.5's card. Raises RequestError for a prompt that is empty or
-    longer than the context.
+    sampling: settings left out come from the file or Qwen3.5's card; decode: how tokens are drafted, which changes
+    speed and no token (None: SpecDecodeConfig()). Raises RequestError for a prompt that is empty or longer than the
+    context.
     """
     hooks = Hooks(progress)
     ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
     asked = SparseRequest(True, spec, kept_ranges, _facts(prompt))
-    options = AnswerOptions(max_tokens, sampling or SamplingConfig(), asked)
+    options = AnswerOptions(max_tokens, sampling or SamplingConfig(), asked, decode=decode or SpecDecodeConfig())
     options = replace(options, sampling=options.sampling.resolve(model.metadata, thinking))
+    check_drafts(model, options.decode)
     speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else checked_draft(draft)
     cache = model.new_cache()
     try:

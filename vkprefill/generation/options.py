@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import RequestError
@@ -20,7 +21,8 @@ class AnswerOptions:
 
     max_tokens: None for as many as the context holds; sampling: settings left out come from the file or Qwen3.5's card;
     sparse: what is asked of speculative prefill; mark_at: rising lengths of the beginnings of the prompt that later
-    prompts will share, the last being that of the history; cache_prompt: False to take nothing from earlier prompts.
+    prompts will share, the last being that of the history; cache_prompt: False to take nothing from earlier prompts;
+    decode: how tokens are drafted.
     """
 
     max_tokens: int | None = None
@@ -28,10 +30,13 @@ class AnswerOptions:
     sparse: SparseRequest = SparseRequest()
     mark_at: tuple[int, ...] = ()
     cache_prompt: bool = True
+    decode: SpecDecodeConfig = SpecDecodeConfig()
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, SamplingConfig):
             raise RequestError(f"sampling: found {type(self.sampling).__name__}, wanted SamplingConfig")
+        if not isinstance(self.decode, SpecDecodeConfig):
+            raise RequestError(f"decode: found {type(self.decode).__name__}, wanted SpecDecodeConfig")
         limit = self.max_tokens
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 1")

@@ -15,6 +15,8 @@ from functools import partial
 
 import numpy as np
 
+from vkprefill.drafting.drafters import check_drafts
+from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import Mark, PromptCache
@@ -44,9 +46,9 @@ class Session:
     """Several turns with one model, and a draft for speculative prefill if one is given.
 
     Close it to give its memory back. draft: a model with the same vocabulary (or a SpecPrefill of this model, which
-    others may use too); spec: settings of speculative prefill; max_context: of the cache (None: all the model has);
-    prompts: a cache that the caller keeps. importance: float32 [T], of the last prompt's tokens; None where it was not
-    scored.
+    others may use too); spec: settings of speculative prefill; decode: of drafts (None: SpecDecodeConfig());
+    max_context: of the cache (None: all the model has); prompts: a cache that the caller keeps. importance: float32
+    [T], of the last prompt's tokens; None where it was not scored.
     """
 
     def __init__(
@@ -55,10 +57,12 @@ class Session:
         draft: Model | SpecPrefill | None = None,
         spec: SpecPrefillConfig | None = None,
         *,
+        decode: SpecDecodeConfig | None = None,
         max_context: int | None = None,
         prompts: PromptCache | None = None,
     ) -> None:
-        self.model = model
+        self.model, self._decode = model, decode or SpecDecodeConfig()
+        check_drafts(model, self._decode)
         self._owned: list[PromptCache | SpecPrefill] = []
         if isinstance(draft, Model):
             draft = SpecPrefill(model, draft, spec)
@@ -86,12 +90,14 @@ class Session:
         specprefill: bool = True,
         spec: SpecPrefillConfig | None = None,
         kept_ranges: Sequence[Sequence[int]] | None = None,
+        decode: SpecDecodeConfig | None = None,
         progress: PrefillProgress | None = None,
     ) -> Iterator[GenerationPart]:
         """The answer to the conversation so far, piece by piece. messages: all of them, from the first; where the last
         is the assistant's, the answer goes on with it.
 
-        specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges: for this turn.
+        specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges, decode: for
+        this turn.
         timings.cache_n says how many prompt tokens were not looked at again.
         """
         hooks = Hooks(progress)
@@ -111,6 +117,7 @@ class Session:
             sampling or SamplingConfig(),
             SparseRequest(specprefill, spec, kept_ranges, facts),
             mark_at=(len(history),) if ids[: len(history)] == history else (),
+            decode=decode or self._decode,
         )
         yield from self.stream_ids(ids, options, hooks)
 
@@ -122,6 +129,7 @@ class Session:
         """
         options, hooks = options or AnswerOptions(), hooks or Hooks()
         model, ids = self.model, list(ids)
+        check_drafts(model, options.decode)
         asked = self._resolved(options.sparse)
         options = replace(options.resolve(model, ids), sparse=asked)
         if len(ids) >= self.cache.max_context and (self._speculative is None or not asked.enabled):

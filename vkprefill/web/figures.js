@@ -53,13 +53,14 @@ export function sentence(reason) {
 
 function facts(report, timings) {
   const { prompt_n: total, cached_n: cached, kept_n: kept } = report;
-  const { predicted_n: generated, predicted_per_second: rate } = timings;
+  const { predicted_n: generated, predicted_per_second: rate, draft_n: drafted, draft_n_accepted: accepted } = timings;
   const share = report.status === "active" ? ` (${percent(kept, total - cached)})` : "";
   return [
     `prompt ${count(total)} tokens`,
     `cached ${count(cached)}`,
     `kept ${count(kept)} of ${count(total - cached)}${share}`,
     `answer ${count(generated)} tokens${rate ? `, ${rate.toFixed(1)} per second` : ""}`,
+    ...(drafted ? [`drafts ${count(accepted)} of ${count(drafted)} accepted (${percent(accepted, drafted)})`] : []),
   ];
 }
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from vkprefill.drafting.drafters import check_drafts
 from vkprefill.engine.model import Model, load
 from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError, VkPrefillError
 from vkprefill.generation.generate import GenerationPart
@@ -106,6 +107,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
             progress=progress(""),
         )
     )
+    check_drafts(model, options.decode)
     draft = None
     if options.draft is not None:
         draft = stack.enter_context(

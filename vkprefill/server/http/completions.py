@@ -177,7 +177,9 @@ def _job(request: AnswerRequest, prompt: Prompt) -> Job:
     return Job(
         0,
         tuple(prompt.token_ids),
-        AnswerOptions(request.max_tokens, request.sampling, asked, prompt.mark_at, request.cache_prompt),
+        AnswerOptions(
+            request.max_tokens, request.sampling, asked, prompt.mark_at, request.cache_prompt, request.decode
+        ),
         stop=request.stop,
         num_logprobs=request.num_logprobs,
         want_progress=request.return_progress and request.stream,

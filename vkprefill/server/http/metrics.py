@@ -27,6 +27,8 @@ class Metrics:
         self._totals["prompt_seconds_total"] += timings["prompt_ms"] / 1e3
         self._totals["tokens_predicted_total"] += timings["predicted_n"]
         self._totals["tokens_predicted_seconds_total"] += timings["predicted_ms"] / 1e3
+        self._totals["draft_tokens_total"] += timings["draft_n"]
+        self._totals["draft_tokens_accepted_total"] += timings["draft_n_accepted"]
         self._totals["cached_tokens_total"] += timings["cache_n"]
         self._totals["specprefill_score_seconds_total"] += (
             report["score_ms"] + report["lookahead_ms"] + report["select_ms"]
@@ -82,6 +84,8 @@ TOTALS = {
     "prompt_seconds_total": "Time of that.",
     "tokens_predicted_total": "Generated tokens.",
     "tokens_predicted_seconds_total": "Time of that.",
+    "draft_tokens_total": "Drafted tokens.",
+    "draft_tokens_accepted_total": "Of them, those that became generated tokens.",
     "cached_tokens_total": "Prompt tokens that were in the cache.",
     "specprefill_score_seconds_total": "Time the draft took to score prompts and to choose.",
     "specprefill_skipped_tokens_total": "Prompt tokens that sparse prefills left out.",

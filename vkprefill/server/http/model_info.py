@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.server.http.completions import Service
 
@@ -43,7 +44,7 @@ def props(service: Service, version: str) -> dict[str, object]:
 
     return {
         "default_generation_settings": {
-            "params": _params(sampling, defaults.max_tokens or defaults.answer_tokens),
+            "params": _params(sampling, defaults.decode, defaults.max_tokens or defaults.answer_tokens),
             "n_ctx": ready.max_context if ready else None,
         },
         "total_slots": 1,
@@ -60,5 +61,12 @@ def props(service: Service, version: str) -> dict[str, object]:
     }
 
 
-def _params(sampling: SamplingConfig, max_tokens: int | None) -> dict[str, object]:
-    return {**vars(sampling), "seed": -1 if sampling.seed is None else sampling.seed, "n_predict": max_tokens or -1}
+def _params(sampling: SamplingConfig, decode: SpecDecodeConfig, max_tokens: int | None) -> dict[str, object]:
+    """Under llama-server's names."""
+    return {
+        **vars(sampling),
+        "seed": -1 if sampling.seed is None else sampling.seed,
+        "n_predict": max_tokens or -1,
+        "speculative.types": decode.type,
+        **{f"speculative.{name}": getattr(decode, name) for name in ("n_max", "n_min", "p_min")},
+    }

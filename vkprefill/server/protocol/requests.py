@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from vkprefill.drafting.settings import MOST_DRAFTS, NONE, SpecDecodeConfig
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import THINKING, template_variables
 from vkprefill.generation.sampling import SamplingConfig
@@ -16,6 +17,7 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.chat_template import begun_answer
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "seed")
+DRAFTS = ("n_max", "n_min", "p_min")
 KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
 
 
@@ -44,6 +46,7 @@ class AnswerRequest:
     return_progress: bool
     specprefill: SpecPrefillRequest
     cache_prompt: bool
+    decode: SpecDecodeConfig
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Defaults:
     max_tokens: int | None = None
     answer_tokens: int | None = None
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    decode: SpecDecodeConfig = SpecDecodeConfig()
 
 
 def parse_chat(body: Mapping[str, object], defaults: Defaults) -> ChatRequest:
@@ -159,6 +163,7 @@ def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
         "return_progress": asked.get("return_progress", False),
         "specprefill": _specprefill(asked, defaults.spec),
         "cache_prompt": asked.get("cache_prompt", True),
+        "decode": _decode(asked, defaults.decode),
     }
 
 
@@ -168,6 +173,16 @@ def _sampling(asked: Json, base: SamplingConfig) -> SamplingConfig:
         given["seed"] = None
     if given.get("top_k") == -1:
         given["top_k"] = 0
+    return replace(base, **given)
+
+
+def _decode(asked: Json, base: SpecDecodeConfig) -> SpecDecodeConfig:
+    """llama-server's fields of drafts over the server's settings. n_max 0: none; above the most there can be: that."""
+    given = {name: asked[f"speculative.{name}"] for name in DRAFTS if f"speculative.{name}" in asked}
+    n_max = min(given.get("n_max", base.n_max), MOST_DRAFTS)
+    if n_max == 0:
+        return replace(base, type=NONE)
+    given |= {"n_max": n_max, "n_min": min(given.get("n_min", base.n_min), n_max)}
     return replace(base, **given)
 
 

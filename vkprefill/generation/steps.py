@@ -1,0 +1,166 @@
+"""Token after token: what the model says of the last ones, and what the request's sampler makes of it.
+
+A round runs the last token and those drafted after it, none in plain decoding. The sampler draws from the model's word
+on each in turn, as if they were run one by one; the first token that is drawn otherwise than drafted ends the round. So
+the tokens are those of plain decoding, whatever the drafts are.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkprefill.drafting.drafters import Drafting
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.model import Model
+from vkprefill.engine.rows import Rows
+from vkprefill.engine.runner import Best, PrefillProgress
+from vkprefill.errors import OutOfMemoryError
+from vkprefill.generation.sampling import Sampler
+from vkprefill.specprefill import guards
+
+
+@dataclass
+class Timings:
+    """Token counts and milliseconds of one generation; `as_dict` has llama-server's names.
+
+    cache_n: prompt tokens taken from the cache; prompt_n: prompt tokens the target ran; specprefill: the status;
+    predicted_n: tokens sampled, the end-of-generation token included; predicted_ms: from the first to the last of them,
+    so that rates count one less (None for a single token); draft_n: tokens drafted; draft_n_accepted: of them, those
+    that were sampled.
+    """
+
+    cache_n: int = 0
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+    specprefill: str = guards.DISABLED
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "cache_n": self.cache_n,
+            "prompt_n": self.prompt_n,
+            "prompt_ms": self.prompt_ms,
+            "prompt_per_token_ms": _ratio(self.prompt_ms, self.prompt_n),
+            "prompt_per_second": _ratio(self.prompt_n * 1e3, self.prompt_ms),
+            "predicted_n": self.predicted_n,
+            "predicted_ms": self.predicted_ms,
+            "predicted_per_token_ms": _ratio(self.predicted_ms, self.predicted_n - 1),
+            "predicted_per_second": _ratio((self.predicted_n - 1) * 1e3, self.predicted_ms) or None,
+            "draft_n": self.draft_n,
+            "draft_n_accepted": self.draft_n_accepted,
+            "specprefill": self.specprefill,
+        }
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b > 0 else None
+
+
+def generate_step(
+    model: Model,
+    token_ids: Sequence[int],
+    cache: Cache,
+    sampler: Sampler,
+    *,
+    timings: Timings,
+    drafting: Drafting | None = None,
+    limit: int | None = None,
+    positions: Sequence[int] | None = None,
+    progress: PrefillProgress | None = None,
+) -> Iterator[int]:
+    """Sampled token ids, without end: prefill token_ids, then decode. When a token is given out, the cache holds all
+    before it.
+
+    drafting: None for plain decoding; limit: tokens that will be asked for (None: as many as there is room for);
+    positions: of token_ids (None: following those in the cache).
+
+    Adds to timings as it goes.
+    """
+    steps = _Steps(model, cache, sampler, drafting or Drafting(), timings)
+    start = time.perf_counter()
+    tokens = iter([steps.prefill(token_ids, positions, progress)])
+    now = time.perf_counter()
+    timings.prompt_n += len(token_ids)
+    timings.prompt_ms += (now - start) * 1e3
+    start = now
+    left = min(cache.max_context - len(cache) + 1, limit or sys.maxsize)  # the last token need not be run
+    while True:
+        for token_id in tokens:
+            timings.predicted_n += 1
+            timings.predicted_ms = (time.perf_counter() - start) * 1e3
+            yield token_id
+            left -= 1
+        tokens = steps.round(token_id, left)
+
+
+class _Steps:
+    """An answer in the making."""
+
+    def __init__(self, model: Model, cache: Cache, sampler: Sampler, drafting: Drafting, timings: Timings) -> None:
+        self._model, self._cache, self._sampler, self._drafting = model, cache, sampler, drafting
+        self._timings = timings
+        self._generated: list[int] = []  # distinct tokens that the penalty applies to
+
+    def prefill(
+        self, token_ids: Sequence[int], positions: Sequence[int] | None, progress: PrefillProgress | None
+    ) -> int:
+        """The first token of the answer."""
+        best, more = self._best(), {"positions": positions, "progress": progress}
+        if best:
+            return self._sample(*self._model.prefill_candidates(token_ids, self._cache, best, **more))
+        logits = self._model.prefill(token_ids, cache=self._cache, **more)
+        return self._sample(np.arange(len(logits)), logits)
+
+    def round(self, token_id: int, left: int) -> Iterator[int]:
+        """Run token_id and what is drafted after it; the tokens drawn, one more than were drafted right.
+
+        left: tokens that will be asked for.
+        """
+        start = time.perf_counter()
+        drafted = self._drafting.propose(token_id, self._cache, left - 1)
+        self._note(token_id)
+        try:
+            rows = self._run([token_id, *drafted])
+        except OutOfMemoryError:  # a page more may be wanted for the drafts than for the token
+            if not drafted:
+                raise
+            drafted, rows = [], self._run([token_id])
+        seconds = time.perf_counter() - start
+        self._timings.draft_n += len(drafted)
+        accepted = 0
+        for guess in (*drafted, None):
+            token_id = self._sample(*rows.take())
+            accepted += token_id == guess
+            self._timings.draft_n_accepted += token_id == guess
+            yield token_id
+            if token_id != guess or not rows.open:
+                break
+            self._note(token_id)
+        self._drafting.note(len(drafted), accepted, seconds)
+
+    def _run(self, token_ids: list[int]) -> Rows:
+        return self._model.run_rows(token_ids, self._cache, self._best())
+
+    def _best(self) -> Best | None:
+        """What the sampler draws from, if the device can sort that out; None: the whole row of logits."""
+        count = self._sampler.num_candidates
+        if count is None:
+            return None
+        return Best(min(count, self._model.config.vocab_size), self._sampler.config.presence_penalty, self._generated)
+
+    def _sample(self, token_ids: np.ndarray, logits: np.ndarray) -> int:
+        if self._sampler.num_candidates is None:  # others come with the penalty taken off
+            logits[self._generated] -= np.float32(self._sampler.config.presence_penalty)
+        return self._sampler.sample(token_ids, logits)
+
+    def _note(self, token_id: int) -> None:
+        if self._sampler.config.presence_penalty and token_id not in self._generated:
+            self._generated.append(token_id)
