@@ -237,3 +237,67 @@ def test_models_without_a_block(load_model):
     with pytest.raises(vkprefill.RequestError, match="head_rows: -1"):
         model.drafter(-1)
     assert model.drafter(64) is model.drafter(64) is not model.drafter(0)
+
+
+@pytest.mark.parametrize("window, first", [(None, 0), (1000, 0), (345, 0), (344, 256), (100, 256), (88, 512), (1, 512)])
+def test_window(load_model, window, first):
+    """Of 600 tokens the block knows those from a page on that the window reaches into; what is after the prompt too."""
+    name = "mtp-b-q4km"
+    model = load_model(name, kv_type="f32", max_context=1536, prefill_chunk=64, mtp_window=window)
+    tokens = np.random.default_rng(2).integers(0, 300, 600)
+    reference = ReferenceModel(model_path(name), chunk=64)
+    drafter, state = mtp.DraftState(reference), reference.new_state()
+    drafter.feed(tokens, np.arange(600), reference.forward(tokens, np.arange(600), state))
+    kv = drafter.kv
+    drafter.kv = type(kv)(kv.keys[first:], kv.values[first:], kv.positions[first:])
+    cache = model.new_cache()
+    model.extend(tokens, cache)
+    assert cache.mtp_from == first
+    snapshot = cache.snapshot()
+    assert model.drafter().draft(11, cache, 4, p_min=1e-9) == drafter.draft(11, 600, 4)[0]
+    got, want = draft_logits(model, 1), best_of(drafter.draft(11, 600, 1)[1][0]["result_output"])
+    assert_close(got, want, LOGITS * rms(want), "best logits of a first draft")
+    for token_id in (11, 12):
+        out = reference.forward([token_id], [len(cache)], state)
+        drafter.feed([token_id], [len(cache)], out)
+        model.decode(token_id, cache)
+    drafts = drafter.draft(13, 602, 3)[0]
+    assert model.drafter().draft(13, cache, 3) == drafts and cache.mtp_from == first
+    model.extend(tokens, cache)
+    assert (cache.mtp_from > first) == (window is not None and window < 1202 - 602 + 256 - first or window == 1)
+    cache.restore(snapshot)
+    assert cache.mtp_from == first
+    model.extend([11, 12], cache)
+    assert model.drafter().draft(13, cache, 3) == drafts
+    cache.close()
+
+
+def test_a_window_changes_drafts_alone(load_model):
+    """And a failed prefill, a copy of rows and another cache keep what they knew."""
+    tokens, found = np.random.default_rng(2).integers(0, 300, 600), []
+    for window in (None, 40):
+        model = load_model("mtp-a-f32", kv_type="f32", max_context=2560, prefill_chunk=64, mtp_window=window)
+        cache = model.new_cache()
+        found.append((model.prefill(tokens, cache=cache), model.runner.pool.state.read()))
+    for plain, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(plain, other)
+    assert cache.mtp_from == 512
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.prefill(tokens, cache=cache, progress=interrupt)
+    assert (len(cache), cache.mtp_from) == (600, 512)
+    copy, other = cache.copy_rows(range(100, 600)), model.new_cache()
+    assert (len(copy), copy.mtp_from) == (500, 512), "slots 412 on are known: that is within a page"
+    assert model.drafter().draft(5, copy, 3) == []
+    model.extend([1] * 20, copy)
+    assert len(model.drafter().draft(5, copy, 3)) == 3
+    other.start_from(cache, cache.snapshot())
+    assert other.mtp_from == 512
+    assert model.drafter().draft(5, other, 3) == model.drafter().draft(5, cache, 3)
+    cache.reset()
+    assert cache.mtp_from == 0
+    for each in (cache, copy, other):
+        each.close()

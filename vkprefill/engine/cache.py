@@ -26,6 +26,7 @@ class Snapshot:
 
     length: int
     next_position: int
+    mtp_from: int
     state: Buffer | np.ndarray | None = field(repr=False)  # on the device or the host; None: the empty cache, or freed
     stale: bool = False  # freed, or the cache went back further
 
@@ -54,7 +55,8 @@ class Cache:
     """One sequence: made by Model.new_cache, grown by prefill and decode, closed with close() or when it is dropped.
 
     token_ids, positions: of every cached token, in call order; next_position: where the next token goes unless told
-    otherwise.
+    otherwise; mtp_from: slot from which on the multi-token-prediction block has keys and values, the start of a page
+    (which the cache may yet have to reach).
     """
 
     closed = True  # until it is made
@@ -66,9 +68,9 @@ class Cache:
         pool.caches.add(self)
         self.token_ids: list[int] = []
         self.positions: list[int] = []
-        self.next_position = 0
+        self.next_position = self.mtp_from = 0
         self.broken = False  # a run on it was cut off: state and length disagree
-        self._begun = 0, 0  # length and next position
+        self._begun = 0, 0, 0  # length, next position, mtp_from
         self._home: Buffer | None = None  # its state, while another cache's is the live one
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self.closed = False
@@ -131,7 +133,7 @@ class Cache:
             if len(self):
                 self.pool.activate(self)
                 state = self.pool.download_state() if on_host else self.pool.save_state("snapshot")
-            snapshot = Snapshot(len(self), self.next_position, state)
+            snapshot = Snapshot(len(self), self.next_position, self.mtp_from, state)
             self._snapshots.add(snapshot)
             return snapshot
 
@@ -143,7 +145,7 @@ class Cache:
         if self.closed or snapshot not in self._snapshots or snapshot.stale:
             raise RequestError("snapshot: not one of this cache, freed, or void since the cache went back further")
         with self.pool.turn:
-            self._go_back(snapshot.length, snapshot.next_position, snapshot.state)
+            self._go_back(snapshot.length, snapshot.next_position, snapshot.mtp_from, snapshot.state)
 
     def copy_rows(self, rows: Sequence[int]) -> Cache:
         """A new cache with all of this one's state and next position, but only some keys and values. Slow.
@@ -167,6 +169,7 @@ class Cache:
             raise
         copy.append([self.token_ids[r] for r in chosen], [self.positions[r] for r in chosen])
         copy.next_position = self.next_position
+        copy.mtp_from = num_pages(np.count_nonzero(chosen < self.mtp_from)) * PAGE
         return copy
 
     def start_from(self, other: Cache, snapshot: Snapshot) -> None:
@@ -187,7 +190,7 @@ class Cache:
         self.pool.copy_pages(other.pages[: len(self.pages)], self.pages)
         self.pool.load_state(snapshot.state)
         self.append(other.token_ids[: snapshot.length], other.positions[: snapshot.length])
-        self.next_position = snapshot.next_position
+        self.next_position, self.mtp_from = snapshot.next_position, snapshot.mtp_from
         self.broken = False
 
     def let_go(self) -> None:
@@ -203,20 +206,20 @@ class Cache:
         self.pool.activate(self)
         if len(self):
             self.pool.keep_for_undo()
-        self._begun = len(self), self.next_position
+        self._begun = len(self), self.next_position, self.mtp_from
 
     def undo(self) -> None:
         """Go back to where the last `begin` was."""
-        length, next_position = self._begun
-        self._go_back(length, next_position, self.pool.undo_state if length else None)
+        length, next_position, mtp_from = self._begun
+        self._go_back(length, next_position, mtp_from, self.pool.undo_state if length else None)
 
-    def _go_back(self, length: int, next_position: int, state: Buffer | np.ndarray | None) -> None:
+    def _go_back(self, length: int, next_position: int, mtp_from: int, state: Buffer | np.ndarray | None) -> None:
         self.broken = True  # until all is done
         self.pool.set_state(self, state)
         self._drop_home()
         self._void_snapshots(length)
         del self.token_ids[length:], self.positions[length:]
-        self.next_position = next_position
+        self.next_position, self.mtp_from = next_position, mtp_from
         del self.pages[num_pages(length) :]
         self.broken = False
 
@@ -225,7 +228,7 @@ class Cache:
         self._drop_home()
         self._void_snapshots(0)
         self.pool.release(self)
-        self.token_ids, self.positions, self.next_position, self.broken = [], [], 0, False
+        self.token_ids, self.positions, self.next_position, self.mtp_from, self.broken = [], [], 0, 0, False
 
     def close(self) -> None:
         """Give all memory back. The cache cannot be used afterwards; closing twice does nothing."""

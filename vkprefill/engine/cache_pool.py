@@ -53,6 +53,10 @@ class CachePool:
             None  # called when fewer pages are free than needed: it may close or reset other caches
         )
         self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="exchange")
+        # of the slots that the multi-token-prediction block attends to
+        self.draft_pages = (
+            device.buffer("draft_pages", (pages,), np.uint32, memory="host", kind="exchange") if sizes.block else None
+        )
         shape = (pages, self._page_words)
         self.kv = {
             layer: KVLayer(
@@ -99,6 +103,7 @@ class CachePool:
         """Everything the pool has allocated."""
         return [
             self.page_table,
+            *([self.draft_pages] if self.draft_pages else []),
             self.state,
             self.undo_state,
             self.kept.buffer,

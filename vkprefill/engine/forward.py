@@ -54,14 +54,15 @@ class ForwardPass:
         num_rows: int,
         tap: Callable[[Program, int], None] | None = None,
         last_layer: int | None = None,
+        fill_block: bool = True,
     ) -> Program:
         """Token ids -> hidden states x of all layers, for up to num_rows tokens.
 
         tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose
-        tap all ends.
+        tap all ends; fill_block: keys and values of a multi-token-prediction block too.
         """
         p = self._program(name, num_rows)
-        self._append_trunk(p, tap, last_layer)
+        self._append_trunk(p, tap, last_layer, fill_block=fill_block)
         return p
 
     def record_rows(self, name: str, num_rows: int, tap: Callable[[Program, int], None] | None = None) -> Program:
@@ -94,6 +95,7 @@ class ForwardPass:
         last_layer: int | None = None,
         *,
         few_rows: bool = False,
+        fill_block: bool = True,
     ) -> None:
         s, w, c = self._scratch, self._weights, self._config
         kernels.embedding(p, s.token_ids, w.token_embd, s.x)
@@ -110,18 +112,24 @@ class ForwardPass:
             kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps, half=at.half)
             mlp(p, at, weights.mlp)
         if last_layer is None and w.mtp:
-            self._append_mtp(p, few_rows)
+            self._append_mtp(p, few_rows, fill_block)
         p.prefix = ""
 
-    def _append_mtp(self, p: Program, few_rows: bool) -> None:
-        """Keys and values of the multi-token-prediction block; x stays as it is, for the head."""
+    def _append_mtp(self, p: Program, few_rows: bool, fill: bool) -> None:
+        """Keys and values of the multi-token-prediction block, if they are wanted, and the row that waits for its next
+        token. x stays as it is, for the head.
+        """
         s, w, at = self._scratch, self._weights, self._context(self._pool.mtp_layer, p.num_rows, few_rows)
         p.prefix = f"L{at.index:02d}."
         kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
-        mtp_fill(p, at, w.mtp, s.h)
+        if fill:
+            mtp_fill(p, at, w.mtp, s.h)
+        else:
+            kernels.keep_row(p, s.h, self._pool.waiting_row)
 
     def _context(self, layer: int, num_rows: int, few_rows: bool = False) -> LayerContext:
-        return LayerContext(layer, self._config, self._pool, self._scratch, self._half(num_rows), few_rows)
+        pool = self._pool
+        return LayerContext(layer, self._config, pool, self._scratch, self._half(num_rows), pool.page_table, few_rows)
 
     def record_head(self) -> Program:
         """Hidden state of the last token of the run before -> logits [V] and the best candidates."""

@@ -69,7 +69,7 @@ def memory_bill(file: GGUFFile, sizes: Sizes) -> MemoryBill:
         kept_rows=kept_size(sizes) * 4,
         activations=scratch_bytes(sizes, "device"),
         mtp=mtp,
-        exchange=scratch_bytes(sizes, "host") + sizes.pages * 4,  # the page table
+        exchange=scratch_bytes(sizes, "host") + sizes.pages * 4 * (2 if block else 1),  # page tables
         staging=UPLOAD_SLICE_BYTES,
     )
 
@@ -83,6 +83,7 @@ class LoadOptions:
     prefill_chunk: int | None = None
     reserve_bytes: int = 0
     precision: str = "auto"
+    mtp_window: int | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -90,6 +91,7 @@ class LoadOptions:
         if self.kv_type not in KV_TYPES:
             raise RequestError(f"kv_type: {self.kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
         check_sizes(self.max_context, self.prefill_chunk)
+        check_sizes(self.mtp_window, None, ("mtp_window", "prefill_chunk"))
 
 
 def fit(

@@ -36,6 +36,7 @@ def load(
     reserve_bytes: int = 0,
     precision: str = "auto",
     mtp: str | os.PathLike[str] | None = "auto",
+    mtp_window: int | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF model.
@@ -46,10 +47,11 @@ def load(
     reserve_bytes: left free when the context is chosen, for a second model; precision: of prefill's products, "full"
     float32, "half" sums in float32 of products of halves, "auto" half where the device has an instruction for them;
     mtp: the multi-token-prediction block, for drafts of tokens: "auto" the file's, where it has one, None none, or the
-    path of a companion file that holds the block alone. Raises GGUFError, UnsupportedModelError, DeviceError,
-    OutOfMemoryError, RequestError.
+    path of a companion file that holds the block alone; mtp_window: tokens at the end of a prompt that the block looks
+    back to, in whole pages (None: all, which costs prefill less than one part in a hundred). Raises GGUFError,
+    UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
     """
-    options = LoadOptions(max_context, kv_type, prefill_chunk, reserve_bytes, precision)
+    options = LoadOptions(max_context, kv_type, prefill_chunk, reserve_bytes, precision, mtp_window)
     return Model(open_gguf(path), device, options, progress, mtp)
 
 

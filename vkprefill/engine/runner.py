@@ -24,7 +24,7 @@ from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.scratch import Scratch
-from vkprefill.engine.sizes import MAX_CANDIDATES, MAX_DRAFTS, ROW_TILE
+from vkprefill.engine.sizes import MAX_CANDIDATES, MAX_DRAFTS, PAGE, ROW_TILE
 from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.token_input import MAX_POSITION, checked_ids, checked_positions
@@ -94,6 +94,7 @@ class Runner:
         self.memory: MemoryBill = memory_bill(file, self.sizes)
         what = f"{file.label} with a context of {self.sizes.max_context} tokens"
         device.require(self.memory.on_device, what, host_bytes=self.memory.on_host)
+        self._mtp_window = options.mtp_window
         self._all_logits: Buffer | None = None
         self._logits_program: Program | None = None
         self._rows_programs: dict[int, Program] = {}
@@ -121,7 +122,7 @@ class Runner:
 
     def record(self, report: Progress) -> None:
         """The programs that the first token needs; all are new, where there were others."""
-        for later in ("_short_program", "_commit_program"):
+        for later in ("_short_program", "_unfilled_program", "_commit_program"):
             vars(self).pop(later, None)
         self._rows_programs.clear()
         report("recording", 0, 2)
@@ -141,6 +142,14 @@ class Runner:
     @cached_property
     def _short_program(self) -> Program:
         return self.forward.record_trunk("short prefill", SHORT_ROWS)
+
+    def _plain_program_for(self, cache: Cache, count: int) -> Program:
+        return self.plain_program(count) if len(cache) + count > cache.mtp_from else self._unfilled_program
+
+    @cached_property
+    def _unfilled_program(self) -> Program:
+        """Prefill of tokens that the multi-token-prediction block will not look back to."""
+        return self.forward.record_trunk("unfilled prefill", self.sizes.rows, fill_block=False)
 
     @property
     def decode_program(self) -> Program:
@@ -192,7 +201,10 @@ class Runner:
             start = time.perf_counter()
             try:
                 cache.broken = True  # until all is done, or undone
-                self._run_chunks(ids, positions, cache, program_for or (lambda _, n: self.plain_program(n)), progress)
+                if program_for is None:
+                    cache.mtp_from = self._fill_from(cache, len(ids))
+                chosen = program_for or (lambda _, count: self._plain_program_for(cache, count))
+                self._run_chunks(ids, positions, cache, chosen, progress)
                 if program_for is None:
                     self.meter.prefilled(len(ids), time.perf_counter() - start)
                 result = head() if head else None
@@ -296,16 +308,25 @@ class Runner:
         ids, (first,) = self._checked([token_id], None, cache)
         room = cache.max_context - len(cache) - 1
         count = min(count, MAX_DRAFTS, room, MAX_POSITION - int(first))
-        if count < 1:
+        if count < 1 or len(cache) < cache.mtp_from:
             return 0
         try:
             cache.reserve(count)
         except OutOfMemoryError:  # drafts are never needed
             return 0
-        self._set_step(ids, first + np.arange(count), len(cache))
+        pages = cache.pages[cache.mtp_from // PAGE :]
+        self.pool.draft_pages.view()[: len(pages)] = pages
+        self._set_step(ids, first + np.arange(count), len(cache) - cache.mtp_from)
         self._set_best(None)
         self.set_words({StepWord.NUM_CANDIDATES: num_candidates, StepWord.WAITING: self.pool.kept.waiting})
         return count
+
+    def _fill_from(self, cache: Cache, count: int) -> int:
+        """Cache.mtp_from after `count` tokens more: all of the last ones are filled, mtp_window of them at least."""
+        if self.mtp is None or self._mtp_window is None:
+            return cache.mtp_from
+        last = (len(cache) + count - self._mtp_window) // PAGE * PAGE
+        return last if last > len(cache) else cache.mtp_from
 
     # -- results of the last run ---------------------------------------------------------------------------------------
 

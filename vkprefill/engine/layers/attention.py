@@ -37,7 +37,7 @@ def attention(
     kernels.attention(
         p,
         s.query,
-        pool.page_table,
+        at.pages,
         kv,
         s.attended,
         s.split_out,
@@ -59,4 +59,4 @@ def append_keys_values(p: Program, at: LayerContext, w: AttentionWeights, *, val
         kernels.linear(p, s.h, w.attn_v, s.value, half=half)
     heads = c.num_key_value_heads
     kernels.head_norm_rope(p, s.key_raw, w.attn_k_norm, s.rope, s.key, heads=heads, eps=c.rms_norm_eps)
-    kernels.kv_store(p, s.key, s.value, pool.page_table, pool.kv[at.index], kv_heads=heads, kv_type=pool.kv_type)
+    kernels.kv_store(p, s.key, s.value, at.pages, pool.kv[at.index], kv_heads=heads, kv_type=pool.kv_type)

@@ -52,7 +52,7 @@ def mtp_fill(p: Program, at: LayerContext, w: MTPWeights, hidden: Buffer) -> Non
 def mtp_block(p: Program, at: LayerContext, w: MTPWeights, waited: Buffer) -> None:
     """mtp_hidden[1, D] of one token, whose row before it is `waited`: the row before the token that it predicts."""
     mtp_input(p, at, w, at.scratch.mtp_hidden, waited)
-    own, eps = mtp_context(at), at.config.rms_norm_eps
+    own, eps = replace(mtp_context(at), pages=at.pool.draft_pages), at.config.rms_norm_eps
     s = own.scratch
     kernels.rms_norm(p, s.x, w.layer.attn_norm, s.h, eps=eps)
     attention(p, own, w.layer.mixer)
