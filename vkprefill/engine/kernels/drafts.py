@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkprefill.engine.halves import HalfRows
 from vkprefill.engine.kernels.common import ceil_div, check_shapes, half_lanes, half_words, lanes_for
+from vkprefill.engine.kernels.matrix import place
 from vkprefill.engine.weights import Matrix
 from vkprefill.errors import ShapeError
 from vkprefill.vulkan.buffer import Buffer
@@ -88,13 +89,7 @@ def matvec_rows(p: Program, x: Buffer, matrix: Matrix, ids: Buffer, y: Buffer, *
             [x, part.buffer, ids, y],
             (ids.shape[0], 1, 1),
             constants={"LOCAL_SIZE": lanes_for(matrix.columns // 32, 32), "Y_OFFSET": y_offset},
-            push={
-                "w_offset": part.buffer.offset // 4,
-                "rows": part.rows,
-                "K": matrix.columns,
-                "first_row": part.first_row,
-                "N": matrix.rows,
-            },
+            push=place(matrix, part),
             work=2.0 * ids.shape[0] * matrix.columns,
             label=f"matvec_rows {matrix.name}",
         )

@@ -19,7 +19,7 @@ def embedding(p: Program, token_ids: Buffer, matrix: Matrix, x: Buffer) -> None:
             [p.step, part.buffer, token_ids, x],
             (p.num_rows, ceil_div(matrix.columns // 32, local), 1),
             constants={"LOCAL_SIZE": local},
-            push=_place(matrix, part),
+            push=place(matrix, part),
         )
 
 
@@ -56,7 +56,7 @@ def _matvec(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None
             [x, part.buffer, y],
             (ceil_div(part.rows, lanes * tn), 1, 1),
             constants={"ROW_LANES": lanes, "TN": tn, "ADD": int(add), "SLICES": slices, **shuffle},
-            push=_place(matrix, part),
+            push=place(matrix, part),
             work=2.0 * part.rows * matrix.columns,
             label=f"matvec {matrix.name}",
         )
@@ -106,13 +106,13 @@ def _tiles(
             1,
         ),
         constants=constants,
-        push=_place(matrix, part, add),
+        push=place(matrix, part, add),
         work=2.0 * part.rows * matrix.columns * p.num_rows,
         label=f"matmul {matrix.name}",
     )
 
 
-def _place(matrix: Matrix, part: MatrixPart, add: bool = False) -> dict[str, int]:
+def place(matrix: Matrix, part: MatrixPart, add: bool = False) -> dict[str, int]:
     """Of a part in its buffer and in the matrix: the push constants of shaders/include/weights.glsl."""
     return {
         "w_offset": part.buffer.offset // 4,
