@@ -322,8 +322,10 @@ BUILT_IN_HEAD = (
 
 def tables() -> str:
     """For each precision a summary, then for each phase of each model a table, and one of what executed counts change;
-    last what the built-in target did.
+    what can be expected of the GPU; last what the built-in target did.
     """
+    from benchmarks import expected_780m  # takes its bounds from here
+
     (mesa, compiled), record = rows_of_table(), load_record()
     outside = sum(row["outside"] for rows in record["models"].values() for row in rows)
     return "\n\n".join(
@@ -332,6 +334,7 @@ def tables() -> str:
             *precision_tables("full", compiled, record["models"]),
             HALF_HEAD,
             *precision_tables("half", compiled, record["models"]),
+            expected_780m.tables(),
             BUILT_IN_HEAD,
             counts_table(record["models"][BUILT_IN]) + "\n",
         ]

@@ -126,7 +126,7 @@ def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[s
         # Of the four turns that the hybrid form counts through, a wave computes in one; in the others it jumps.
         trips = [layout.unit_weights // 32, *([1] if "hybrid" in shader else []), 4]
         parts["loop"] = layout.unit_weights * c["TM"] * c.get("TN", 1), count_loop(assembly, trips)
-    elif shader.startswith("matvec_"):
+    elif shader.startswith("matvec_") and not shader.startswith("matvec_rows_"):
         layout = weight_layout(shader)
         parts["loop"] = c["TN"] * layout.unit_weights, count_loop(assembly, [layout.unit_weights // 32, 4])
     elif shader == "delta_rule":
