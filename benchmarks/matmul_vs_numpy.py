@@ -6,7 +6,7 @@ python -m benchmarks.matmul_vs_numpy [--json FILE]
 On a CPU device rates are per second of CPU time, summed over all threads of the process; on a GPU those of the kernels
 are per second on the clock, not to be compared with numpy's. Kernel and numpy take turns. numpy runs on one thread,
 since waiting threads of its BLAS use CPU time. OpenBLAS's speed depends on the core type it takes the CPU for:
-OPENBLAS_CORETYPE, if set, is in the record.
+OPENBLAS_CORETYPE, if set, is in the record, and so is the CPU that tools/as_avx2.sh has the driver compile for.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def main(argv: list[str] | None = None) -> int:
             matvec=list(MATVEC),
             openblas_coretype=os.environ.get("OPENBLAS_CORETYPE"),
             openblas_threads=os.environ["OPENBLAS_NUM_THREADS"],
+            compiled_for=os.environ.get("CPU_NAME"),
         ),
         figures,
     )
