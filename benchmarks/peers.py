@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """vkprefill beside llama.cpp on the same file and device: python benchmarks/peers.py MODEL.gguf [--json FILE]
 
-Runs, each in a process of its own: vkprefill, llama.cpp's Vulkan backend on the same Vulkan device, llama.cpp's CPU
-backend. All three get the same random tokens. The first prefill of each length is not counted (it compiles shaders).
-Rates are tokens per second and, on CPU devices, per second of process CPU time.
+Runs, each in a process of its own: vkprefill; llama.cpp's CPU backend with weights repacked for the processor, its
+default, and without; llama.cpp's Vulkan backend on the same Vulkan device. All get the same random tokens. The first
+prefill of each length is not counted (it compiles shaders). Rates are tokens per second and, on CPU devices, per second
+of process CPU time. --before runs another checkout of vkprefill too, set up with the same Python.
 
 Needs llama-cpp-python: pip install 'vkprefill[peers]', with CMAKE_ARGS=-DGGML_VULKAN=on in the environment for the
 Vulkan backend. What is not there is left out, with a message. LLAMA_CPP_LIB_PATH may name a folder with another build
-of libllama.so, of the same version; its backends may be files of their own.
+of libllama.so, of the same version; its backends may be files of their own. (Repacking may crash where a virtual
+machine masks AMX.)
 """
 
 from __future__ import annotations
@@ -26,12 +28,19 @@ from pathlib import Path
 
 import numpy as np
 
-from vkprefill.benchmark.record import Figure, Record, about, describe, figures_table
+from vkprefill.benchmark.record import Figure, Record, about, commit, describe, figures_table
 from vkprefill.benchmark.speed import rates, timed
 from vkprefill.errors import VkPrefillError
 from vkprefill.vulkan.probe import choose
 
-ENGINES = {"vkprefill": "vkprefill", "vulkan": "llama.cpp Vulkan", "cpu": "llama.cpp CPU"}
+ENGINES = {
+    "before": "vkprefill before",
+    "vkprefill": "vkprefill",
+    "cpu": "llama.cpp CPU",
+    "cpu-plain": "llama.cpp CPU, not repacked",
+    "vulkan": "llama.cpp Vulkan",
+}
+OWN = ("before", "vkprefill")
 SEED = 1
 LOGITS_STEP = 97  # every so many logits are compared
 SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda level, text, data: None)
@@ -57,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         type=int,
         default=None,
         metavar="N",
-        help="for CPU devices: llama.cpp's Vulkan backend decodes N tokens, runs all once, and warms up but once",
+        help="for CPU devices: llama.cpp's Vulkan backend runs the first length alone, once, and decodes N tokens",
     )
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument(
@@ -71,11 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         help="of llama.cpp's CPU backend (default: all); on a busy machine its threads spend CPU time waiting for each "
         "other: take 1",
     )
-    parser.add_argument(
-        "--repack",
-        action="store_true",
-        help="let llama.cpp's CPU backend repack weights (may crash where a virtual machine masks AMX)",
-    )
+    parser.add_argument("--before", metavar="FOLDER", help="another checkout of vkprefill, to be measured too")
     parser.add_argument("--json", metavar="FILE", help="write the record")
     parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -90,16 +95,16 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     figures, logits, versions = [], {}, {}
     for engine in args.engines:
-        result = in_child(engine, arguments, info.index)
+        if engine == "before" and not args.before:
+            continue
+        result = in_child(engine, arguments, info.index, args.before)
         if result is None:
             continue
         figures += [Figure(f"{ENGINES[engine]}: {f['name']}", f["unit"], tuple(f["values"])) for f in result["figures"]]
         logits[ENGINES[engine]], versions[engine] = result["logits"], result["version"]
     command = shlex.join(["python", "benchmarks/peers.py", *arguments])
     record = Record(
-        about(
-            command, info, models=[Path(args.model).name], versions=versions, threads=args.threads, repack=args.repack
-        ),
+        about(command, info, models=[Path(args.model).name], versions=versions, threads=args.threads),
         figures,
         {"logits_correlation": correlations(logits)},
     )
@@ -111,9 +116,11 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def in_child(engine: str, arguments: list[str], device: int) -> dict | None:
-    """The result of an engine, or None and a message where it is not there or crashes."""
+def in_child(engine: str, arguments: list[str], device: int, before: str | None) -> dict | None:
+    """The result of an engine, or None and a message where it is not there or crashes. before: folder of that one."""
     environment = dict(os.environ)
+    if engine == "before":
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (before, environment.get("PYTHONPATH"))))
     if engine == "vulkan":  # else it takes no CPU device
         environment["GGML_VK_VISIBLE_DEVICES"] = str(device)
     command = [sys.executable, __file__, *arguments, "--child", engine]
@@ -127,15 +134,14 @@ def in_child(engine: str, arguments: list[str], device: int) -> dict | None:
 def run_engine(args: argparse.Namespace) -> dict:
     longest = max(args.prefill) + args.decode
     context = -(-longest // 256) * 256
-    prefill, decode, vocab_size, program = (open_vkprefill if args.child == "vkprefill" else open_llama)(args, context)
+    prefill, decode, vocab_size, program = (open_vkprefill if args.child in OWN else open_llama)(args, context)
     tokens = np.random.Generator(np.random.PCG64(SEED)).integers(0, vocab_size, max(args.prefill)).tolist()
     slow = args.slow if args.child == "vulkan" else None
     num_decodes, repetitions = (args.decode, args.repetitions) if slow is None else (slow, 1)
     figures, logits, cpu = [], [], choose(args.device).type == "cpu"
-    for position, length in enumerate(args.prefill):
-        if slow is None or position == 0:
-            values = prefill(tokens[:length])
-            logits = logits or values[::LOGITS_STEP].tolist()
+    for position, length in enumerate(args.prefill if slow is None else args.prefill[:1]):
+        values = prefill(tokens[:length])
+        logits = logits or values[::LOGITS_STEP].tolist()
         figures += measured(f"prefill {length}", length, [lambda n=length: prefill(tokens[:n])] * repetitions, cpu)
         if position == 0 and num_decodes:
             if slow is None:
@@ -166,7 +172,7 @@ def open_vkprefill(args: argparse.Namespace, context: int) -> tuple:
     def decode(token: int) -> np.ndarray:
         return model.decode(token, cache)
 
-    return prefill, decode, model.config.vocab_size, f"vkprefill {version('vkprefill')}"
+    return prefill, decode, model.config.vocab_size, f"vkprefill {version('vkprefill')}, commit {commit()}"
 
 
 def open_llama(args: argparse.Namespace, context: int) -> tuple:
@@ -181,9 +187,9 @@ def open_llama(args: argparse.Namespace, context: int) -> tuple:
         library.ggml_backend_load_all_from_path(folder.encode())
     api.llama_backend_init()
     parameters = api.llama_model_default_params()
-    parameters.use_extra_bufts = args.repack
+    parameters.use_extra_bufts = args.child != "cpu-plain"
     no_device = (ctypes.c_void_p * 1)()
-    if args.child == "cpu":
+    if args.child != "vulkan":
         parameters.devices = ctypes.cast(no_device, ctypes.c_void_p)
         parameters.n_gpu_layers = 0
     else:
@@ -213,7 +219,18 @@ def open_llama(args: argparse.Namespace, context: int) -> tuple:
         api.llama_memory_clear(memory, True)
         return run(tokens)
 
-    return prefill, lambda token: run([token]), vocab_size, f"llama-cpp-python {llama_cpp.__version__}"
+    return (
+        prefill,
+        lambda token: run([token]),
+        vocab_size,
+        f"llama-cpp-python {llama_cpp.__version__}: {about_llama(api)}",
+    )
+
+
+def about_llama(api: object) -> str:
+    """What it was built for and found, in its own words, what is on alone."""
+    words = api.llama_print_system_info().decode().split("|")
+    return ", ".join(word.strip().removesuffix(" = 1") for word in words if " = 0" not in word and word.strip())
 
 
 def device_names(library: ctypes.CDLL) -> list[str]:

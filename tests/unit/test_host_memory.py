@@ -3,6 +3,7 @@
 import pytest
 
 from vkprefill.vulkan.host_memory import free_ram_bytes
+from vkprefill.vulkan.processor import processor
 
 MIB = 1 << 20
 
@@ -53,3 +54,15 @@ def test_files_that_were_read_make_room(machine, group):
     """A group that has read a large file uses all it may, of which the kernel takes back what is asked for."""
     group(machine, 2 << 30, 2 << 30, anon=300 * MIB, inactive_file=1000 * MIB, active_file=500 * MIB)
     assert free_ram_bytes(machine) == 1500 * MIB
+
+
+def test_processor(tmp_path):
+    file = tmp_path / "cpuinfo"
+    file.write_text("model name\t: Some CPU\nflags\t\t: sse avx avx2\n\nmodel name\t: Some CPU\nflags : sse avx avx2\n")
+    found = processor(file)
+    assert (found.name, found.vectors) == ("Some CPU", "AVX2") and str(
+        found
+    ) == f"Some CPU, {found.threads} threads, AVX2"
+    file.write_text("processor : 0\nFeatures : fp asimd\n")
+    assert processor(file).vectors == "NEON"
+    assert not processor(tmp_path / "none").vectors

@@ -7,7 +7,7 @@ import pytest
 
 from vkprefill.errors import DeviceError
 from vkprefill.selftest import run
-from vkprefill.selftest.facts import processor, without_paths
+from vkprefill.selftest.facts import without_paths
 from vkprefill.selftest.report import as_json, as_text, split_name, worst_by_kernel
 from vkprefill.selftest.run import Examination, Outcome, examine
 from vkprefill.selftest.trial import Finding
@@ -103,15 +103,6 @@ def test_no_device():
 )
 def test_paths_are_left_out(text, shown):
     assert without_paths({"a": [text, 3, None]}, home="/users/Jane Doe") == {"a": [shown, 3, None]}
-
-
-def test_processor(tmp_path):
-    file = tmp_path / "cpuinfo"
-    file.write_text("model name\t: Some CPU\nflags\t\t: sse avx avx2\n\nmodel name\t: Some CPU\nflags : sse avx avx2\n")
-    assert processor(file)["name"] == "Some CPU" and processor(file)["vectors"] == "AVX2"
-    file.write_text("processor : 0\nFeatures : fp asimd\n")
-    assert processor(file)["vectors"] == "NEON"
-    assert processor(tmp_path / "none")["vectors"] is None
 
 
 def as_text_without_facts(found: Examination) -> str:

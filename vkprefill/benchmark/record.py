@@ -17,6 +17,7 @@ from pathlib import Path
 
 from vkprefill.errors import RequestError
 from vkprefill.vulkan.probe import DeviceInfo
+from vkprefill.vulkan.processor import processor
 
 SINGLE_SPREAD = 0.05  # of the median: what a figure measured once is taken to vary by
 FASTER, SLOWER, SAME, ADDED, REMOVED = "faster", "slower", "same", "only in the new one", "only in the old one"
@@ -99,6 +100,7 @@ def about(command: str, info: DeviceInfo, **more: object) -> dict[str, object]:
         "device": info.name,
         "device_type": info.type,
         "driver": info.driver,
+        "processor": str(processor()),
         "version": version("vkprefill"),
         "commit": commit(),
         **more,

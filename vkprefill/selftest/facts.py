@@ -18,11 +18,11 @@ from vkprefill.vulkan import companion
 from vkprefill.vulkan.device import why_no_barrier
 from vkprefill.vulkan.host_memory import free_ram_bytes
 from vkprefill.vulkan.probe import DeviceInfo, memory_of, probe
+from vkprefill.vulkan.processor import processor
 from vkprefill.vulkan.shaders import fingerprint, manifest
 
 PACKAGES = ("vkprefill", "kp", "numpy", "gguf")
 VARIABLES = ("VKPREFILL_", "VK_", "MESA_", "RADV_", "AMD_", "ANV_", "INTEL_", "LP_", "GALLIUM_", "GALLIVM_", "EMU_")
-VECTOR_UNITS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "asimd": "NEON"}  # the widest first
 
 
 def gather(info: DeviceInfo) -> dict[str, object]:
@@ -35,7 +35,7 @@ def gather(info: DeviceInfo) -> dict[str, object]:
         "commit": commit(),
         "shaders": fingerprint(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": processor(),
+        "processor": asdict(processor()),
         "memory_free_bytes": free_ram_bytes(),
         "devices": [f"{device.index}: {device.name}" for device in probe()],
         "device": asdict(info),
@@ -51,18 +51,6 @@ def gather(info: DeviceInfo) -> dict[str, object]:
         "profile": {"name": profile.name, "form": form_name(profile)},
         "precision_auto": "half" if takes_halves("auto", opened.has_dot2) else "full",
         "variables": sorted(name for name in os.environ if name.startswith(VARIABLES)),
-    }
-
-
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, object]:
-    """Name, threads that this process may use, the widest vector unit."""
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    fields = dict(reversed([tuple(map(str.strip, line.split(":", 1))) for line in lines if ":" in line]))
-    flags = (fields.get("flags") or fields.get("Features") or "").split()
-    return {
-        "name": fields.get("model name") or platform.processor() or platform.machine(),
-        "threads": len(os.sched_getaffinity(0)),
-        "vectors": next((unit for flag, unit in VECTOR_UNITS.items() if flag in flags), None),
     }
 
 
