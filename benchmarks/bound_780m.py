@@ -160,7 +160,7 @@ def attention(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -
     flight read keys and values once from memory, unless they stay in L2 anyway.
     """
     c, loops = dispatch.constants, compiled["loops"]
-    tile, item = c["LOCAL_SIZE"] * c["KP"], 2 if dispatch.shader.endswith("f16") else 4
+    tile, item = c["LOCAL_SIZE"] * c["KP"], 4 if dispatch.shader.endswith("f32") else 2
     row_tiles, tokens_of = math.ceil(num_tokens * c["H"] / c["G"] / c["TQ"]), c["TQ"] * c["G"] / c["H"]
     key_tiles = [math.ceil((depth + min(num_tokens, (i + 1) * tokens_of)) / tile) for i in range(row_tiles)]
     products = c["TQ"] * c["KP"] * c["Dh"]  # multiply-adds of an invocation in a tile, for scores and for values
@@ -210,7 +210,7 @@ def l2_norm(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> 
     return Cost(memory=_activations(dispatch, num_tokens) * 2 * c["Hk"] * c["Dk"] / c["C"])
 
 
-ATTENTION = r"attention_(f16|f32)"
+ATTENTION = r"attention_(f16|f32|half|dot2)"
 _KERNELS = {
     r"matmul_.*": matmul,
     r"matvec_.*": matvec,

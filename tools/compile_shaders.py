@@ -29,15 +29,17 @@ SHADERS, SPIRV = ROOT / "shaders", ROOT / "vkprefill" / "spirv"
 # Suffix of the compiled shader's name -> what is defined for it.
 Variants = dict[str, tuple[str, ...]]
 
+# Products of halves: by multiply-adds of what is converted, by the instruction for two of them.
+HALF_FORMS: Variants = {"half": ("HALF",), "dot2": ("HALF", "DOT2")}
+
 
 def with_halves(variants: Variants) -> Variants:
     """Each of them, and those of weights that halves can hold as products of halves: by multiply-adds, and by the
     instruction for two of them.
     """
     halved = {suffix: defines for suffix, defines in variants.items() if suffix not in FLOAT_ONLY}
-    forms = {"_half": ("HALF",), "_dot2": ("HALF", "DOT2")}
     return variants | {
-        f"{form}{suffix}": (*defines, *more) for form, more in forms.items() for suffix, defines in halved.items()
+        f"_{form}{suffix}": (*defines, *more) for form, more in HALF_FORMS.items() for suffix, defines in halved.items()
     }
 
 
@@ -66,11 +68,12 @@ VARIANTS = {
     "matvec_rows": WEIGHTS,
     "embedding": WEIGHTS,
     "kv_store": KV,
-    "attention": with_shuffles(KV),
+    "attention": with_shuffles(KV) | {f"_{form}": ("KV_F16", *defines) for form, defines in HALF_FORMS.items()},
     "attention_scores": KV,
     "delta_rule": with_shuffles(ONE),
     "delta_rows": with_shuffles(ONE),
     "mtp_input": HALF,
+    "head_norm_rope": HALF,
     "rms_norm": HALF,
     "swiglu": HALF,
     "gated_norm": HALF,

@@ -2,6 +2,7 @@
 //
 //   0  step     [..]             u32  in   num_tokens, cache_len before this call
 //   1  q        [T', H, Dh]      f32  in   T' = T rounded up to 32: the rows past T are read, their results dropped
+//      HALF:    [T', H, Dh / 2]  u32  in   halves, two in a word, times SCALE
 //   2  pages    [..]             u32  in   page of the pool that holds slots 256 i .. 256 i + 255 of this cache
 //   3  k_cache  as in kv.glsl         in   the rows of this call are already stored
 //   4  v_cache  as in kv.glsl         in
@@ -21,6 +22,12 @@
 // conversion from half precision goes into each multiply-add, of a kind that cannot issue in pairs. In the weighted sum the four values of
 // a word begin with different keys of four: products with different probabilities are neighbours, and more of them issue in pairs.
 //
+// HALF: products of halves with float32 sums (half_products.glsl), for a half-precision cache and one split. Queries come rounded, with
+// SCALE in them (head_norm_rope.comp). Probabilities are rounded here, times 2^15, which the sums have too: so none that is more than
+// 2^-29 of the greatest loses a bit to being subnormal. Their sum is that of the rounded ones. DOT2: in workgroups and subgroups of at least 2 TQ, where each
+// lane reads the pair of probabilities of one row and two keys, and broadcasts hand them on: AMD's compiler makes scalars of them, and so
+// all products issue in pairs.
+//
 // SHUFFLE: for devices that pay for every lane of a load (see matmul.comp). Of the queries and probabilities that all lanes
 // need, each lane loads those of its own rows, and shuffles hand them on. SUBGROUP is the device's subgroup size.
 //
@@ -29,8 +36,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#ifdef SHUFFLE
+#if defined(SHUFFLE) || defined(DOT2)
 #extension GL_KHR_shader_subgroup_shuffle : require
+#endif
+#ifdef DOT2
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_spirv_intrinsics : require
 #endif
 
 layout(constant_id = 0) const uint LOCAL_SIZE = 64;
@@ -54,7 +65,13 @@ layout(local_size_x_id = 0) in;
 #include "kv.glsl"
 
 #include "step.glsl"
-layout(binding = 1) readonly buffer Q { vec4 q[]; };
+#ifdef HALF
+#include "half_products.glsl"
+#define FOUR uvec2  // numbers of a query or a key
+#else
+#define FOUR vec4
+#endif
+layout(binding = 1) readonly buffer Q { FOUR q[]; };
 layout(binding = 2) readonly buffer Pages { uint pages[]; };
 layout(binding = 3) readonly buffer KCache { KV_SLOTS k_cache[]; };
 layout(binding = 4) readonly buffer VCache { KV_SLOTS v_cache[]; };
@@ -65,11 +82,31 @@ const uint TILE = LOCAL_SIZE * KP, D4 = Dh / 4u, HEADS = H / G;  // HEADS: query
 const uint LANE_WORDS = LOCAL_SIZE / 4u;  // words of 4 that hold a number of each invocation
 const float NEVER = -1e30;  // below every score
 
+#ifdef HALF
+shared uint pairs_of_probs[TQ * TILE / 2u];  // probabilities [TQ, TILE]
+shared vec4 probs[TQ * LOCAL_SIZE / 4u];     // a number of each invocation [TQ, LOCAL_SIZE]
+#else
 shared vec4 probs[TQ * TILE / 4u];  // probabilities [TQ, TILE]; before them and in the end a number of each invocation [TQ, LOCAL_SIZE]
+#endif
 shared vec2 row_stat[TQ];  // maximum so far; what the sums so far shrink by since this tile raised it, in the end their total
 
 // In the tile, the c-th key of an invocation: those of one word are neighbours.
 uint key_at(uint lane, uint c) { return SLOTS * (lane + c / SLOTS * LOCAL_SIZE) + c % SLOTS; }
+
+#ifdef HALF
+const float UNSCALE = 1.0;               // what results are multiplied by, beside their sum
+const float LIFT = 10.3972077083991796;  // log(2^15)
+
+uvec2 factor_of(KV_SLOTS w, uint i) { return i == 0u ? w.xy : w.zw; }
+
+float add_score(float s, uvec2 a, uvec2 k) { return add_product(add_product(s, a.x, k.x), a.y, k.y); }
+#else
+const float UNSCALE = SCALE;
+
+vec4 factor_of(KV_SLOTS w, uint i) { return key_of(w, i) * SCALE; }
+
+float add_score(float s, vec4 a, vec4 k) { return fma(a.w, k.w, fma(a.z, k.z, fma(a.y, k.y, fma(a.x, k.x, s)))); }
+#endif
 
 void main() {
     const uint lane = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, num_tokens = step[NUM_TOKENS], cache_len = step[CACHE_LEN];
@@ -96,6 +133,11 @@ void main() {
     const uint begin = gl_WorkGroupID.z * TILE;
     if (begin >= keys) return;
 
+#ifdef HALF
+    // Twice the half 1. Compilers must not know that, or take the floats that were rounded for the halves, and the constant for one of the
+    // instruction's own, which holds one half or two, depending on the assembler.
+    const uint ones = 0x3c003c00u + (num_tokens >> 31);
+#endif
     float sum[TQ];
     vec4 acc[TQ * DV];
     [[unroll]] for (uint r = 0; r < TQ; r++) sum[r] = 0.0;
@@ -115,8 +157,8 @@ void main() {
             [[unroll]] for (uint i = 0; i < KEY_WORDS; i++)
                 [[unroll]] for (uint c = 0; c < KP / SLOTS; c++) words[i * KP / SLOTS + c] = k_cache[key[c] + (d + i) * (PAGE / SLOTS)];
             [[unroll]] for (uint i = 0; i < KEY_WORDS; i++) {
-                vec4 k[KP];
-                [[unroll]] for (uint c = 0; c < KP; c++) k[c] = key_of(words[(i * KP + c) / SLOTS], c % SLOTS) * SCALE;
+                FOUR k[KP];
+                [[unroll]] for (uint c = 0; c < KP; c++) k[c] = factor_of(words[(i * KP + c) / SLOTS], c % SLOTS);
 #ifdef SHUFFLE
                 [[unroll]] for (uint l = 0; l < LOADS; l++) own[l] = q[q0 + d + i + own_q[l]];
 #endif
@@ -124,13 +166,9 @@ void main() {
 #ifdef SHUFFLE
                     const vec4 a = subgroupShuffle(own[r / SUBGROUP], r % SUBGROUP);
 #else
-                    const vec4 a = q[q0 + d + i + row_q[r]];
+                    const FOUR a = q[q0 + d + i + row_q[r]];
 #endif
-                    [[unroll]] for (uint c = 0; c < KP; c++) {
-                        float v = s[r * KP + c];
-                        v = fma(a.x, k[c].x, v); v = fma(a.y, k[c].y, v); v = fma(a.z, k[c].z, v); v = fma(a.w, k[c].w, v);
-                        s[r * KP + c] = v;
-                    }
+                    [[unroll]] for (uint c = 0; c < KP; c++) s[r * KP + c] = add_score(s[r * KP + c], a, k[c]);
                 }
             }
         }
@@ -160,15 +198,23 @@ void main() {
             const float best = row_stat[r].x, fade = row_stat[r].y;
             sum[r] *= fade;
             [[unroll]] for (uint c = 0; c < DV; c++) acc[r * DV + c] *= fade;
+#ifdef HALF
+            [[unroll]] for (uint c = 0; c < KP; c += 2u) {
+                const uint p = pair(exp(vec2(s[r * KP + c], s[r * KP + c + 1u]) - (best - LIFT)));
+                sum[r] = add_product(sum[r], p, ones);
+                pairs_of_probs[r * TILE / 2u + key_at(lane, c) / 2u] = p;
+            }
+#else
             [[unroll]] for (uint c = 0; c < KP; c++) {
                 const float p = exp(s[r * KP + c] - best);
                 sum[r] += p;
                 const uint i = key_at(lane, c);
                 probs[(r * TILE + i) / 4u][i & 3u] = p;
             }
+#endif
         }
         barrier();
-        // Weighted sum: this invocation has the words lane + c * LOCAL_SIZE of the head's values, times SCALE.
+        // Weighted sum: this invocation has the words lane + c * LOCAL_SIZE of the head's values, not HALF: times SCALE.
         [[dont_unroll]] for (uint j0 = 0; j0 < min(TILE, last + 1u); j0 += VALUE_KEYS) {
             KV_SLOTS words[VALUE_KEYS / SLOTS * DV];
             [[unroll]] for (uint i = 0; i < VALUE_KEYS / SLOTS; i++) {
@@ -177,6 +223,22 @@ void main() {
             }
             [[unroll]] for (uint four = 0; four < VALUE_KEYS; four += 4u) {
                 const uint j = j0 + four;
+#ifdef HALF
+#ifdef DOT2
+                const uint own = pairs_of_probs[(gl_SubgroupInvocationID / 2u % TQ * TILE + j) / 2u + gl_SubgroupInvocationID % 2u];
+#endif
+                [[unroll]] for (uint r = 0; r < TQ; r++)
+                    [[unroll]] for (uint i = 0; i < 2u; i++) {
+#ifdef DOT2
+                        const uint p = subgroupShuffle(own, 2u * r + i);
+#else
+                        const uint p = pairs_of_probs[(r * TILE + j) / 2u + i];
+#endif
+                        [[unroll]] for (uint c = 0; c < DV; c++)
+                            [[unroll]] for (uint e = 0; e < 4u; e++)
+                                acc[r * DV + c][e] = add_product(acc[r * DV + c][e], p, words[(four / 2u + i) * DV + c][e]);
+                    }
+#else
                 vec4 v[4 * DV];
                 [[unroll]] for (uint i = 0; i < 4u; i++)
                     [[unroll]] for (uint c = 0; c < DV; c++) v[i * DV + c] = value_of(words[(four + i) / SLOTS * DV + c], i % SLOTS) * SCALE;
@@ -196,6 +258,7 @@ void main() {
                                 acc[r * DV + c][e] = fma(p[k], v[k * DV + c][e], acc[r * DV + c][e]);
                             }
                 }
+#endif
             }
         }
         barrier();
@@ -215,7 +278,7 @@ void main() {
         const float total = row_stat[r].y;
         const uint o = gl_WorkGroupID.z * num_tokens * H * D4 + q0 + row_q[r];
         [[unroll]] for (uint c = 0; c < DV; c++)
-            if (lane + c * LOCAL_SIZE < D4) y[o + lane + c * LOCAL_SIZE] = total == 0.0 ? vec4(0.0) : acc[r * DV + c] / (total * SCALE);  // NaN stays
+            if (lane + c * LOCAL_SIZE < D4) y[o + lane + c * LOCAL_SIZE] = total == 0.0 ? vec4(0.0) : acc[r * DV + c] / (total * UNSCALE);  // NaN stays
         if (SPLITS > 1u && lane == 0u) part[o / D4] = row_stat[r];
     }
 }

@@ -12,6 +12,7 @@ float dot2(f16vec2 a, f16vec2 b, float sum);
 uint pair(vec2 v) { return packFloat2x16(f16vec2(v)); }
 
 float add_product(float sum, uint a, uint b) { return dot2(unpackFloat2x16(a), unpackFloat2x16(b), sum); }
+
 #else
 #include "halves.glsl"
 

@@ -2,6 +2,8 @@
 //
 // Not packHalf2x16: how it rounds is the driver's choice. RADV's goes toward zero, and where its result is used as 16-bit floats RADV may round
 // all of these so, in the whole shader (FLOAT_MODE 0xcc instead of 0xc0). With 16-bit floats, packFloat2x16(f16vec2(..)) is right and does not.
+#ifndef HALVES_GLSL
+#define HALVES_GLSL
 
 const uint HALF_OVERFLOW = 0x477ff000u;  // float32 65,520: from here on a value rounds to more than the greatest half, 65,504
 
@@ -23,3 +25,4 @@ uvec2 pack_halves(vec4 v) {
     const uvec4 h = half_bits(v);
     return h.xz | h.yw << 16;
 }
+#endif

@@ -11,8 +11,7 @@
 //
 //   4  factors  [T]  f32  in
 //
-// DOT2, beside HALF: by the instruction of VK_VALVE_shader_mixed_float_dot_product, which makes two multiply-adds. Without it the same two,
-// low half first: a product of halves is exact in float32, so each rounds once, fused or not, and both builds give the same sums.
+// By half_products.glsl, with DOT2 by an instruction for two of them.
 #ifndef HALF
 #define WORD float
 #define WORDS vec4
@@ -36,28 +35,10 @@ const uint COLUMNS = 2u, WORDS_OF_8 = 4u;
 layout(binding = 2) readonly buffer X { uvec4 x[]; };
 layout(binding = 4) readonly buffer Factors { float factors[]; };
 
-#ifdef DOT2
-spirv_instruction(extensions = ["SPV_VALVE_mixed_float_dot_product"], capabilities = [6912], id = 6916)
-float dot2(f16vec2 a, f16vec2 b, float sum);
-
-uint pair(vec2 v) { return packFloat2x16(f16vec2(v)); }
-uvec4 pairs(vec4 a, vec4 b) { return uvec4(pair(a.xy), pair(a.zw), pair(b.xy), pair(b.zw)); }
-
-float add_product(float sum, uint a, uint w) { return dot2(unpackFloat2x16(a), unpackFloat2x16(w), sum); }
-#else
-#include "halves.glsl"
-
-uvec4 pairs(vec4 a, vec4 b) { return uvec4(pack_halves(a), pack_halves(b)); }
-
-float add_product(float sum, uint a, uint w) {
-    const vec2 pa = unpackHalf2x16(a), pw = unpackHalf2x16(w);
-    return fma(pa.y, pw.y, fma(pa.x, pw.x, sum));
-}
-#endif
+#include "half_products.glsl"
 
 void words_of(vec4 a, vec4 b, out uint words[WORDS_OF_8]) {
-    const uvec4 p = pairs(a, b);
-    [[unroll]] for (uint i = 0; i < 4u; i++) words[i] = p[i];
+    words[0] = pair(a.xy); words[1] = pair(a.zw); words[2] = pair(b.xy); words[3] = pair(b.zw);
 }
 
 vec4 add_products(vec4 sums, uint a, uvec4 w) {

@@ -72,8 +72,30 @@ def test_runs_of_a_few_rows_are_float32(load_model):
 
 
 def test_weights_of_other_ranges_are_float32(load_model, prompt):
-    rows = [load_model(FLOATS, precision=precision).prefill(prompt) for precision in ("full", "half")]
+    rows = [load_model(FLOATS, kv_type="f32", precision=precision).prefill(prompt) for precision in ("full", "half")]
     np.testing.assert_array_equal(*rows)
+
+
+def test_attention_alone(load_model, prompt):
+    """Where nothing else is of halves: how far they move the logits. A float32 cache keeps float32 products."""
+    full, half = (load_model(FLOATS, kv_type="f16", precision=precision) for precision in ("full", "half"))
+    want, got = full.logits(prompt), half.logits(prompt)
+    error = np.linalg.norm(got - want) / np.linalg.norm(want)
+    assert 1e-6 < error <= 1e-3, "less would be float32; measured: 5e-5"
+    forms = {"attention_half", "attention_dot2"}
+    floats = load_model(FLOATS, kv_type="f32", precision="half")
+    assert [len(forms.intersection(model.kernels())) for model in (full, half, floats)] == [0, 1, 0]
+
+
+def test_softmax_rows_are_float32(load_model, prompt):
+    """Of the same cache: the rows do not change with the precision, nor the logits with the rows."""
+    captures = [vkprefill.AttentionCapture() for _ in range(2)]
+    models = [load_model(FLOATS, kv_type="f16", precision=precision) for precision in ("full", "half")]
+    for model, capture in zip(models, captures, strict=True):
+        logits = model.prefill(prompt, capture=capture)
+        np.testing.assert_array_equal(model.prefill(prompt), logits)
+    first = models[0].config.attention_layers[0]
+    np.testing.assert_array_equal(captures[0].pattern[first], captures[1].pattern[first])
 
 
 def test_ways_to_the_same_logits(load_model, prompt):

@@ -45,6 +45,8 @@ def compile_with(mistake: Mistake) -> Shader:
         source, defines = _source_of(mistake.shader)
         with mock.patch.object(compile_shaders, "SHADERS", folder):
             command = compile_shaders.compiler() + [f"-D{define}" for define in defines]
+        if "DOT2" in defines and "-O" in command:  # see compile_shaders.WRITTEN_OUT
+            command.remove("-O")
         spirv = Path(name) / "mistake.spv"
         compile_shaders.run([*command, "-o", str(spirv), str(folder / source.relative_to(compile_shaders.SHADERS))])
         name = f"{mistake.shader} with {mistake.title}"

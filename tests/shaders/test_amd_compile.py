@@ -53,9 +53,8 @@ def test_every_pipeline_compiles_in_time(table, cases):
 
 def test_inner_loops_are_found(table):
     """Where the compiler leaves the loops as they are in the source, which those of these kernels ask for."""
-    kernels = [
-        p for p in table["pipelines"] if p["models"] and p["shader"].startswith(("attention_f", "matmul_", "matvec_"))
-    ]
+    names = ("attention_f", "attention_half", "attention_dot2", "matmul_", "matvec_")
+    kernels = [p for p in table["pipelines"] if p["models"] and p["shader"].startswith(names)]
     assert kernels
     assert [name(p) for p in kernels if not p.get("loops")] == []
 

@@ -50,7 +50,7 @@ def test_shared_memory_of_products_has_no_conflicts(rows):
 
 
 def test_depth_changes_attention_alone(rows):
-    assert {row["shader"] for row in rows if "depth" in row} == {"attention_f16"}
+    assert {row["shader"] for row in rows if "depth" in row} == {"attention_f16", "attention_dot2"}
     assert {row["depth"] for row in rows if "depth" in row} == {0, TOKENS}
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.emulated import Dispatches, faults, is_emulated
 from tests.shaders import (
     test_attention,
+    test_attention_half,
     test_attention_rows,
     test_delta_rows,
     test_delta_rule,
@@ -45,6 +46,17 @@ def in_splits(device: Device) -> None:
     """Of one tile each and of several; the last ones empty."""
     for cache_len in (63, 511, 4500):
         test_attention.test_one_token_in_splits(device, cache_len, "f16")
+
+
+def of_half_queries(device: Device) -> None:
+    """Several tiles of keys; the instruction's form where the device has it."""
+    test_attention_half.test_sizes(device, (65, 191, 4, 2, 32), "amd")
+    test_attention_half.test_sizes(device, (127, 130, 1, 1, 256), "amd")
+    test_attention_half.test_many_small_probabilities_count(device, 14)
+
+
+def half_queries(device: Device) -> None:
+    test_attention_half.test_half_queries_are_the_nearest(device, 65, 5, 36, 34)
 
 
 def maximum(device: Device) -> None:
@@ -117,7 +129,7 @@ def no_barrier(shader: str, file: str, place: int) -> Mistake:
     return Mistake(f"barrier {place + 1} of {file} removed", file, shader, "barrier();", ";", place)
 
 
-LOW_FIRST, HIGH_FIRST = "fma(pa.y, pw.y, fma(pa.x, pw.x, sum))", "fma(pa.x, pw.x, fma(pa.y, pw.y, sum))"
+LOW_FIRST, HIGH_FIRST = "fma(pa.y, pb.y, fma(pa.x, pb.x, sum))", "fma(pa.x, pb.x, fma(pa.y, pb.y, sum))"
 # What every driver shows.
 EVERYWHERE = (
     (no_barrier("attention_f32", "attention.comp", 0), maximum),
@@ -142,6 +154,29 @@ EVERYWHERE = (
     (
         Mistake("halves of a key swapped", "kv.glsl", "attention_f16", "unpackHalf2x16(w.x)", "unpackHalf2x16(w.x).yx"),
         attention,
+    ),
+    *(
+        (Mistake(title, file, "attention_half", right, wrong), of_half_queries)
+        for title, file, right, wrong in (
+            ("probabilities not lifted", "attention.comp", "LIFT = 10.3972077083991796", "LIFT = 0.0"),
+            (
+                "probabilities not rounded alike",
+                "attention.comp",
+                "add_product(sum[r], p, ones)",
+                "sum[r] + float(p >> 31)",
+            ),
+            ("keys of a pair swapped", "attention.comp", "i == 0u ? w.xy : w.zw", "i == 1u ? w.xy : w.zw"),
+            ("another pair's probability", "attention.comp", "+ j) / 2u + i]", "+ j) / 2u + (i ^ 1u)]"),
+            ("high half first", "half_products.glsl", LOW_FIRST, "fma(pa.y, pb.x, fma(pa.x, pb.y, sum))"),
+        )
+    ),
+    (
+        Mistake("the rotary's sign", "head_norm_rope.comp", "head_norm_rope_half", "? -b : b", "? b : -b"),
+        half_queries,
+    ),
+    (
+        Mistake("queries cut off", "halves.glsl", "head_norm_rope_half", "rounded >> dropped", "kept >> dropped"),
+        half_queries,
     ),
     (
         Mistake(
@@ -208,7 +243,7 @@ EVERYWHERE = (
         of_halves,
     ),
     (
-        Mistake("high half first", "products.glsl", "matmul_hybrid_half_f16", LOW_FIRST, HIGH_FIRST),
+        Mistake("high half first", "half_products.glsl", "matmul_hybrid_half_f16", LOW_FIRST, HIGH_FIRST),
         of_halves,
     ),
     (
@@ -261,6 +296,20 @@ HIDDEN = (
     (
         Mistake("all of 8", "reduce.glsl", "attention_scores_f32", "i < gl_NumSubgroups", "i < LOCAL_SIZE / 8u", 1),
         rows,
+    ),
+    (
+        Mistake("another pair", "attention.comp", "attention_dot2", "own, 2u * r + i)", "own, 2u * r + 1u - i)"),
+        of_half_queries,
+    ),
+    (
+        Mistake(
+            "rounded by the driver",
+            "half_products.glsl",
+            "attention_dot2",
+            "packFloat2x16(f16vec2(v))",
+            "packHalf2x16(v)",
+        ),
+        of_half_queries,
     ),
     (Mistake("rows read past the last", "weights.glsl", "matmul_hybrid_f16", LAST_ROW, "return n"), hybrid),
 )

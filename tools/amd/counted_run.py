@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
+from tools.amd.counts import ATTENTION
 from vkprefill.engine.model import load
 from vkprefill.engine.runner import Best
 from vkprefill.errors import VkPrefillError
@@ -69,7 +70,7 @@ class CountedProgram(Program):
     def _note(self, dispatch: dict, line: dict) -> None:
         tokens, depth = self.at
         place = {"program": self.name, "tokens": tokens}
-        if dispatch["shader"].startswith("attention_f"):
+        if re.fullmatch(ATTENTION, dispatch["shader"]):
             place["depth"] = depth  # what no other kernel's work depends on
         compiled = {name: line[name] for name in SAME}
         row = {**dispatch, **place, **compiled}

@@ -13,7 +13,7 @@ import numpy as np
 
 from vkprefill.benchmark.record import markdown_table
 
-ATTENTION = r"attention_(f16|f32)"
+ATTENTION = r"attention_(f16|f32|half|dot2)"
 COUNTS = ("waves", "issue", "valu", "pairs", "salu", "smem", "vmem", "lds", "lds_passes", "lds_least", "lines")
 COUNTS += ("vmem_bytes", "smem_bytes", "branches")
 MOST_ROWS = 128  # of a matrix, that a workgroup takes

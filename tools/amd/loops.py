@@ -112,7 +112,7 @@ def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[s
     """
     c = constants
     parts: dict[str, tuple[int, dict[str, int] | None]] = {}
-    if shader in ("attention_f16", "attention_f32"):
+    if shader in ("attention_f16", "attention_f32", "attention_half", "attention_dot2"):
         found = Loops(assembly)
         # Multiply-adds of one pass.
         scores, sums = 4 * c["TQ"] * c["KP"] * c["KEY_WORDS"], 4 * c["TQ"] * c["DV"] * c["VALUE_KEYS"]

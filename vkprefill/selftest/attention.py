@@ -9,11 +9,11 @@ import numpy as np
 
 from vkprefill.engine import kernels
 from vkprefill.engine.cache_pool import KVLayer
-from vkprefill.engine.halves import SHORT_RUN
-from vkprefill.engine.sizes import KV_TYPES, PAGE
+from vkprefill.engine.halves import SHORT_RUN, HalfRows
+from vkprefill.engine.sizes import KV_TYPES, PAGE, ROW_TILE
 from vkprefill.selftest import reference
 from vkprefill.selftest.forms import form_name, profiles, using
-from vkprefill.selftest.trial import FUNCTIONS, SUMS, Check, Trial
+from vkprefill.selftest.trial import FUNCTIONS, HALVES, PROBABILITIES, SUMS, Check, Trial
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.profiles import Profile
 
@@ -22,6 +22,7 @@ PAGES = np.array([2, 0], np.uint32)  # out of order, one left out
 RUNS = (300, 9, 3, 1)  # tokens one run after another: over the end of a page, few, one
 CHOSEN = ((8, 1), (2, 0))  # (token of a run, row of softmax rows)
 POOL = 13
+EPS = 1e-6
 
 
 def checks(device: Device) -> Iterator[Check]:
@@ -29,6 +30,10 @@ def checks(device: Device) -> Iterator[Check]:
         for kv_type in KV_TYPES:
             name = f"attention, {form_name(profile)}, {kv_type}"
             yield Check(name, partial(_attention, profile=profile, kv_type=kv_type))
+    yield Check("attention of halves by conversion", partial(_attention_half, dot2=False))
+    if device.abilities.has_dot2:
+        yield Check("attention of halves by the instruction", partial(_attention_half, dot2=True))
+    yield Check("queries as halves", _half_queries)
     for kv_type in KV_TYPES:
         yield Check(f"softmax rows, {kv_type}", partial(_rows, kv_type=kv_type))
     yield Check("importance", _importance)
@@ -76,6 +81,46 @@ def _attention(trial: Trial, profile: Profile, kv_type: str) -> None:
             wanted = reference.attention(q[run], k[: run.stop], v[: run.stop], first)
             trial.compare(p, y, wanted.reshape(tokens, -1), SUMS)
         first += tokens
+
+
+def _attention_half(trial: Trial, dot2: bool) -> None:
+    cache, pages, width = _cache(trial, "f16"), trial.put(PAGES), HEADS * HEAD_DIM
+    first, tokens = RUNS[:2]
+    q, k, v = trial.normal(tokens, HEADS, HEAD_DIM), _keys(trial, "f16"), _keys(trial, "f16")
+    store = trial.program(first + tokens)
+    given = (trial.rows(values[: first + tokens].reshape(first + tokens, -1)) for values in (k, v))
+    kernels.kv_store(store, *given, pages, cache, kv_heads=KV_HEADS, kv_type="f16")
+    store.run()
+    scale, halves = HEAD_DIM**-0.5, np.zeros((ROW_TILE, width), np.float16)
+    halves[:tokens] = (q * HEAD_DIM**-0.5).reshape(tokens, width)
+    half = HalfRows(trial.put(halves.view(np.uint32)), trial.output(1))
+    with using(trial.device, trial.device.profile, dot2):
+        p, y, parts = (
+            trial.program(tokens, CACHE_LEN=first),
+            trial.output(tokens, width),
+            trial.output(1, SHORT_RUN, width),
+        )
+        sizes = {"heads": HEADS, "kv_heads": KV_HEADS, "scale": scale, "kv_type": "f16"}
+        kernels.attention(p, trial.output(ROW_TILE, width), pages, cache, y, parts, parts, **sizes, half=half)
+    p.run()
+    q = halves[:tokens].reshape(q.shape).astype(np.float64) / scale
+    wanted = reference.attention(q, k[: first + tokens], v[: first + tokens], first)
+    trial.compare(p, y, wanted.reshape(tokens, -1), PROBABILITIES)
+
+
+def _half_queries(trial: Trial) -> None:
+    tokens, width = RUNS[1], HEADS * HEAD_DIM
+    joint, weight = trial.normal(tokens, HEADS, 2, HEAD_DIM), 1 + 0.1 * trial.normal(HEAD_DIM)
+    table = reference.rope_table(np.arange(tokens) * 7, HEAD_DIM // 2)
+    given = trial.rows(joint.reshape(tokens, -1)), trial.put(weight), trial.put(table)
+    p, half = trial.program(tokens), trial.halves(tokens, width)
+    kernels.half_queries(p, *given, half, heads=HEADS, eps=EPS, scale=HEAD_DIM**-0.5)
+    p.run()
+    wanted = reference.rotate(reference.rms_norm(joint[:, :, 0], weight, EPS), table) * HEAD_DIM**-0.5
+    got = half.words.read()[:tokens].view(np.float16).astype(np.float64)
+    wanted = wanted.reshape(tokens, width)
+    size = np.maximum(np.abs(wanted), 1e-3 * np.abs(wanted).max())  # each number by its own
+    trial.compare(p, got / size, wanted / size, HALVES)
 
 
 def _rows(trial: Trial, kv_type: str) -> None:

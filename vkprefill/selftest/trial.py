@@ -30,6 +30,7 @@ class Limit:
 EXACT = Limit(0.0, "nothing is rounded")
 FUNCTIONS = Limit(1e-5, "float32 functions of single numbers, sums of a row")
 SUMS = Limit(1e-4, "float32 sums in another order")
+PROBABILITIES = Limit(3e-3, "probabilities rounded to halves, of 11 bits")
 HALVES = Limit(2**-11 + 1e-5, "float32 functions rounded to halves, of 11 bits")
 
 

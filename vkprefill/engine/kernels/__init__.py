@@ -4,7 +4,7 @@ Each works on the program's `num_rows` tokens at most (the step buffer says how 
 Shapes are written with the letters of ARCHITECTURE.md. A file for each family of shaders, as in shaders/.
 """
 
-from vkprefill.engine.kernels.attention import attention, attention_gate, head_norm_rope, kv_store
+from vkprefill.engine.kernels.attention import attention, attention_gate, half_queries, head_norm_rope, kv_store
 from vkprefill.engine.kernels.delta_net import causal_conv, delta_gates, delta_rule, gated_norm, l2_norm
 from vkprefill.engine.kernels.delta_rows import DeltaHeads, DeltaVectors, commit, delta_inputs, delta_rows
 from vkprefill.engine.kernels.drafts import keep_row, last_accepted, matvec_rows, mtp_input, next_draft
@@ -27,6 +27,7 @@ __all__ = [
     "delta_rule",
     "embedding",
     "gated_norm",
+    "half_queries",
     "head_norm_rope",
     "importance",
     "importance_sum",

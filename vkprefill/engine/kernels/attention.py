@@ -23,25 +23,35 @@ from vkprefill.vulkan.program import Program
 
 def head_norm_rope(p: Program, x: Buffer, weight: Buffer, rope: Buffer, y: Buffer, *, heads: int, eps: float) -> None:
     """y[T, heads, Dh] = rotary(rms_norm(x per head)); x [T, heads * n], each head's Dh values at the start of its n."""
+    check_shapes("head_norm_rope", y=(y.shape[1:], (heads * weight.shape[0],)))
+    constants = _head_constants(x, weight, rope, heads, eps)
+    buffers, push = [p.step, x, weight, rope, y], {"weight_offset": weight.offset}
+    p.dispatch("head_norm_rope", buffers, (heads, p.num_rows, 1), constants=constants, push=push)
+
+
+def half_queries(
+    p: Program, x: Buffer, weight: Buffer, rope: Buffer, half: HalfRows, *, heads: int, eps: float, scale: float
+) -> None:
+    """half = scale * rotary(rms_norm(x per head)) as halves [T, heads, Dh], for attention; x as for head_norm_rope."""
+    words = half_words("half_queries", half, heads * weight.shape[0])
+    constants = _head_constants(x, weight, rope, heads, eps) | {"FACTOR": scale}
+    buffers, push = [p.step, x, weight, rope, words], {"weight_offset": weight.offset}
+    p.dispatch("head_norm_rope_half", buffers, (heads, p.num_rows, 1), constants=constants, push=push)
+
+
+def _head_constants(x: Buffer, weight: Buffer, rope: Buffer, heads: int, eps: float) -> dict[str, float]:
     (head_dim,) = weight.shape
-    check_shapes("head_norm_rope", y=(y.shape[1:], (heads * head_dim,)))
     if x.shape[1] % heads or x.shape[1] // heads < head_dim:
         raise ShapeError(f"head_norm_rope: rows of {x.shape[1]} do not hold {heads} heads of {head_dim}")
-    p.dispatch(
-        "head_norm_rope",
-        [p.step, x, weight, rope, y],
-        (heads, p.num_rows, 1),
-        constants={
-            "LOCAL_SIZE": 32,
-            "HEADS": heads,
-            "Dh": head_dim,
-            "R": 2 * rope.shape[1],
-            "STRIDE": x.shape[1],
-            "HEAD_STRIDE": x.shape[1] // heads,
-            "EPS": eps,
-        },
-        push={"weight_offset": weight.offset},
-    )
+    return {
+        "LOCAL_SIZE": 32,
+        "HEADS": heads,
+        "Dh": head_dim,
+        "R": 2 * rope.shape[1],
+        "STRIDE": x.shape[1],
+        "HEAD_STRIDE": x.shape[1] // heads,
+        "EPS": eps,
+    }
 
 
 def kv_store(p: Program, k: Buffer, v: Buffer, pages: Buffer, cache: KVLayer, *, kv_heads: int, kv_type: str) -> None:
@@ -70,16 +80,18 @@ def attention(
     kv_heads: int,
     scale: float,
     kv_type: str,
+    half: HalfRows | None = None,
 ) -> None:
     """y[T, H, Dh] = softmax attention of q[T', H, Dh] over all cached keys up to each token's own; T' = T rounded up to
-    whole row tiles (memory.ROW_TILE).
+    whole row tiles (memory.ROW_TILE). half: has the queries (half_queries), and products are of halves; the cache is of
+    halves and the rows are more than few.
 
     A program of few rows splits the keys over workgroups and merges; split_out [splits, SHORT_RUN, H Dh] and split_sums
     [splits, SHORT_RUN, H, 2] hold the parts. It sums in one order for each row, whatever the number of rows.
     """
     check_shapes("attention", y=(y.shape[1:], q.shape[1:]))
     few = p.num_rows <= SHORT_RUN
-    form, shuffle = shuffle_form(p)
+    assert half is None or kv_type == "f16" and not few
     tile = _few_rows_tile(p, q.shape[1] // heads) if few else _tile(p, q.shape[1] // heads)
     rows = p.num_rows * (heads // kv_heads)
     tile |= {"TQ": min(tile["TQ"], rows)}
@@ -89,8 +101,16 @@ def attention(
     # layer, so that in prefill a submission must not hold two. The queries of few rows are little work at any length.
     work = 0.0 if few else p.device.profile.submission_flop
     constants = {"H": heads, "G": kv_heads, "Dh": q.shape[1] // heads, "SCALE": scale, "SPLITS": splits}
+    if half is None:
+        form, shuffle = shuffle_form(p)
+        shader = f"attention{form}_{kv_type}"
+    else:
+        q, shuffle = half_words("attention", half, q.shape[1]), {}
+        # In the instruction's form as many lanes of a subgroup hand a word on.
+        enough = min(tile["LOCAL_SIZE"], p.device.info.min_subgroup_size) >= 2 * tile["TQ"]
+        shader = "attention_dot2" if p.device.abilities.has_dot2 and enough else "attention_half"
     p.dispatch(
-        f"attention{form}_{kv_type}",
+        shader,
         [p.step, q, pages, cache.keys, cache.values, split_out if splits > 1 else y, split_sums],
         (ceil_div(rows, tile["TQ"]), kv_heads, splits),
         constants={**tile, **constants, **shuffle},

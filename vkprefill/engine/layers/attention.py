@@ -21,14 +21,20 @@ def attention(
 ) -> None:
     """x[T, D] += attention of h[T, D]; appends this call's keys and values to the cache.
 
-    tap(p, layer) is called once queries and keys are in place, to record what reads them. rows_only: nothing after
-    that, and no values.
+    tap(p, layer) is called once queries and keys are in place, to record what reads them, in float32. rows_only:
+    nothing after that, and no values.
     """
     c, s, pool, half = at.config, at.scratch, at.pool, at.half
     heads, kv_heads = c.num_attention_heads, c.num_key_value_heads
     kernels.linear(p, s.h, w.attn_q, s.query_gate, half=half)  # [T, H, 2, Dh]: query and gate of each head
-    kernels.head_norm_rope(p, s.query_gate, w.attn_q_norm, s.rope, s.query, heads=heads, eps=c.rms_norm_eps)
     append_keys_values(p, at, w, values=not rows_only)
+    # Where the rounded queries go, in place of h, which is no longer read; a float32 cache keeps float32 products.
+    half_query = half if pool.kv_type == "f16" and not rows_only else None
+    if half_query:
+        place = {"heads": heads, "eps": c.rms_norm_eps, "scale": c.attention_scale}
+        kernels.half_queries(p, s.query_gate, w.attn_q_norm, s.rope, half_query, **place)
+    if tap or not half_query:
+        kernels.head_norm_rope(p, s.query_gate, w.attn_q_norm, s.rope, s.query, heads=heads, eps=c.rms_norm_eps)
     kv = pool.kv[at.index]
     if tap:
         tap(p, at.index)
@@ -46,6 +52,7 @@ def attention(
         kv_heads=kv_heads,
         scale=c.attention_scale,
         kv_type=pool.kv_type,
+        half=half_query,
     )
     kernels.attention_gate(p, s.query_gate, s.attended, heads=heads, half=half_for(w.attn_output, half))
     kernels.linear(p, s.attended, w.attn_output, s.x, add=True, half=half)
