@@ -6,6 +6,8 @@ import pytest
 import vkprefill
 from tests.reference.fixtures import model_path, rms
 from tests.shaders.run_kernel import PROFILES
+from vkprefill.engine import cpu_loads
+from vkprefill.engine.cpu_loads import LoadTimes
 from vkprefill.engine.runner import Best
 from vkprefill.engine.sizes import MAX_CANDIDATES
 
@@ -41,6 +43,21 @@ def test_profile_does_not_matter(load_model, prompt, monkeypatch, profile, name)
     monkeypatch.setattr("vkprefill.vulkan.device.profile_for", lambda info: PROFILES[profile])
     with vkprefill.load(model_path(name), max_context=512, kv_type="f32", prefill_chunk=135) as other:
         assert_same(other.logits(prompt[:201]), want)
+
+
+@pytest.mark.parametrize("times", [LoadTimes(1.0, 1.0), LoadTimes(2.0, 1.0)], ids=["narrow", "wide"])
+def test_either_width_of_loads_gives_the_same_bits(load_model, prompt, monkeypatch, tmp_path, times):
+    """Of a prompt and of what is decoded after it, whatever the first load of this run measured."""
+    model = load_model("tiny-c-q4km", kv_type="f32")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cpu_loads, "_measure", lambda device: times)
+    with vkprefill.load(model.path, max_context=512, kv_type="f32") as other:
+        results = []
+        for each in (model, other):
+            cache = each.new_cache()
+            results.append((each.prefill(prompt[:75], cache=cache), each.decode(3, cache)))
+            cache.close()
+    np.testing.assert_array_equal(*results)
 
 
 def test_decodes_equal_prefill(model, prompt):
