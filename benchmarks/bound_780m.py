@@ -144,13 +144,13 @@ def matmul(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> C
 
 
 def matvec(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
-    """Each weight and, for each weight, a value of x through the cache; the weights from memory."""
+    """Each weight once through the cache, from memory; the activations come through the scalar cache."""
     c, k = dispatch.constants, dispatch.push["K"]
     weights = _weight_bytes(dispatch)
-    per_lane = compiled["loops"]["loop"]["valu"] * k * c["TN"] / c["SLICES"]
+    per_lane = compiled["loops"]["loop"]["valu"] * k * c["TM"] * c["TN"] / c["SLICES"]
     return Cost(
         **issued(_num_waves(dispatch, compiled, c["ROW_LANES"] * c["SLICES"]), per_lane, compiled["wave"]),
-        cache=(weights + 4 * dispatch.push["rows"] * k) / CACHE_BYTES / CLOCK,
+        cache=weights / CACHE_BYTES / CLOCK,
         memory=weights / MEMORY_BYTES,
     )
 

@@ -1,15 +1,21 @@
-// matvec: y[first_row + n] = sum_k w[n, k] * x[k] for the rows n of one matrix part; ADD: added to what y holds.
+// matvec: y[t, first_row + n] = sum_k w[n, k] * x[t, k] for a few tokens t and the rows n of one matrix part; add: added to what y holds.
 //
-//   0  x  [K]   f32 in
-//   1  w  [..]  in      weights of one part [rows, K] (include/weights.glsl)
-//   2  y  [N]   f32 out
+//   0  step  num_tokens, the rows of x in use this call; with TM = 1 it is not read, and the first row is
+//   1  w     [..]    in      weights of one part [rows, K] (include/weights.glsl)
+//   2  x     [T, K]  f32 in
+//   3  y     [T, N]  f32 out
 //
-// A workgroup is ROW_LANES x SLICES: each invocation owns TN rows and every SLICES-th unit of them, the slices are summed through
-// shared memory at the end. A GPU needs SLICES for enough loads in flight, a CPU device wants 1 (no barrier).
+// Each weight is loaded and dequantised once for TM rows of x, of which T <= TM are in use; in place of the others the last one is
+// multiplied again and dropped. A row's sum has one order, whatever TM and T are: the bits of y are those of one row alone.
 //
-// SHUFFLE: for devices that pay for every lane of a load (see matmul.comp). The 8 words of 4 activations of a sub-block are loaded by 8
-// lanes (in turns, where the subgroup has fewer) and handed to all by shuffles. SUBGROUP is the device's subgroup size, a power of two
-// of which ROW_LANES is a multiple; SLICES is 1. WIDE, with SHUFFLE: see words.glsl.
+// A workgroup is ROW_LANES x SLICES: an invocation owns TN rows of w and every SLICES-th batch of their sub-blocks; the slices are summed
+// through shared memory at the end. A GPU needs the weights of a whole batch on their way at a time, and slices, for enough loads in
+// flight. The slices count through all their numbers and work in their own: so the address of an activation depends on nothing but loop
+// counters, and a wave reads it once into scalar registers.
+//
+// SHUFFLE: for devices that pay for every lane of a load, and gain nothing from several in flight (see matmul.comp). The 8 words of 4
+// activations of a sub-block are loaded by 8 lanes (in turns, where the subgroup has fewer) and handed to all by shuffles. SUBGROUP is
+// the device's subgroup size, a power of two of which ROW_LANES is a multiple; SLICES is 1. WIDE, with SHUFFLE: see words.glsl.
 //
 // Grid: (ceil(rows / (ROW_LANES * TN)), 1, 1). Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
@@ -24,79 +30,142 @@
 
 layout(constant_id = 0) const uint ROW_LANES = 32;
 layout(constant_id = 1) const uint SLICES = 1;
-layout(constant_id = 2) const uint TN = 8;
-layout(constant_id = 3) const uint ADD = 0;
+layout(constant_id = 2) const uint TM = 1;
+layout(constant_id = 3) const uint TN = 8;
 #ifdef SHUFFLE
 layout(constant_id = 4) const uint SUBGROUP = 8;
 #endif
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 
+#include "step.glsl"
 #include "weights.glsl"
-layout(binding = 0) readonly buffer X { FLOATS4 x[]; };
-layout(binding = 2) buffer Y { float y[]; };
+layout(binding = 2) readonly buffer X { FLOATS4 x[]; };
+layout(binding = 3) buffer Y { float y[]; };
+
+const uint BATCH = 8u;  // sub-blocks that a slice takes at a time: a multiple of UNIT_SUBS, whatever the format
+#ifdef SHUFFLE
+const uint PART = 1u;  // sub-blocks whose weights are loaded together
+const uint LANES = SUBGROUP < 8u ? SUBGROUP : 8u, LOADS = 8u / LANES;
+#else
+const uint PART = TM < 4u ? BATCH : 16u / TM;  // with more rows there is more to do with each
+#endif
+const uint TURNS = TM < 2u ? 1u : 2u;
+
+shared float partial[ROW_LANES * SLICES * TM * TN];
+
+Sub sub[PART * TN];
+uint xo[TM];  // where x goes on, in each row
+float acc[TM * TN];
 
 #ifdef SHUFFLE
-const uint LANES = SUBGROUP < 8u ? SUBGROUP : 8u, LOADS = 8u / LANES;
+vec4 words[TM * LOADS];  // of x for a sub-block, those that this lane loads
 #endif
 
-shared float partial[ROW_LANES * SLICES * TN];
+// The i-th word of x for a sub-block, in row r.
+vec4 x_word(uint r, uint i) {
+#ifdef SHUFFLE
+    return subgroupShuffle(words[r * LOADS + i / LANES], i % LANES);
+#else
+    return x[xo[r] + i];
+#endif
+}
+
+// Adds the products of x with the sub-blocks of a batch, the j-th of each row of w. 16 weights are dequantised, then multiplied by two
+// rows of x in turns: AMD GPUs issue two multiply-adds at once if neither waits for the other.
+void multiply(uint j) {
+#ifdef SHUFFLE
+    [[unroll]] for (uint r = 0; r < TM; r++)
+        [[unroll]] for (uint i = 0; i < LOADS; i++)
+            words[r * LOADS + i] = loaded_floats(x[xo[r] + i * LANES + gl_SubgroupInvocationID % LANES]);
+#endif
+    [[unroll]] for (uint i = 0; i < 8u; i += 4u) {
+        vec4 weights[4 * TN];
+        [[unroll]] for (uint q = 0; q < 4u; q += 2u)
+            [[unroll]] for (uint c = 0; c < TN; c++)
+                next8(sub[j * TN + c], weights[q * TN + c], weights[(q + 1u) * TN + c]);
+        [[unroll]] for (uint r = 0; r < TM; r += TURNS)
+            [[unroll]] for (uint q = 0; q < 4u; q++) {
+                vec4 a[TURNS];
+                [[unroll]] for (uint t = 0; t < TURNS; t++) a[t] = x_word(r + t, i + q);
+                [[unroll]] for (uint k = 0; k < 4u; k++)
+                    [[unroll]] for (uint t = 0; t < TURNS; t++)
+                        [[unroll]] for (uint c = 0; c < TN; c++) {
+                            const uint o = (r + t) * TN + c;
+                            acc[o] = fma(a[t][k], weights[q * TN + c][k], acc[o]);
+                        }
+            }
+    }
+    [[unroll]] for (uint r = 0; r < TM; r++) xo[r] += 8u;
+}
+
+void start_at(uint column, uint num_tokens) {
+    [[unroll]] for (uint r = 0; r < TM; r++) xo[r] = (min(r, num_tokens - 1u) * K + column) / 4u;
+}
 
 void main() {
     const uint lane_x = gl_LocalInvocationID.x, slice = gl_LocalInvocationID.y;
     const uint n0 = gl_WorkGroupID.x * (ROW_LANES * TN) + lane_x;
-    const uint subs = K / 32u, units = units_of_row();
+    const uint num_tokens = TM > 1u ? step[NUM_TOKENS] : 1u;
+    if (num_tokens == 0u) return;
+    const uint subs = K / 32u;
 
-    uint at[TN], lane[TN];
-    float acc[TN];
+    uint start[TN], lane[TN];
     [[unroll]] for (uint c = 0; c < TN; c++) {
         const uint n = stored_row(n0 + c * ROW_LANES);
-        at[c] = row_start(n) + slice * UNIT_STRIDE;
+        start[c] = row_start(n);
         lane[c] = n & 31u;
-        acc[c] = 0.0;
     }
+    [[unroll]] for (uint i = 0; i < TM * TN; i++) acc[i] = 0.0;
 
-    [[dont_unroll]] for (uint u = slice; u < units; u += SLICES) {
-        Unit unit[TN];
-        [[unroll]] for (uint c = 0; c < TN; c++) unit[c] = load_unit(at[c], lane[c]);
-        const uint here = min(subs - u * UNIT_SUBS, UNIT_SUBS);
-        uint xo = u * UNIT_SUBS * 8u;
-        [[dont_unroll]] for (uint j = 0; j < here; j++) {
-            Sub sub[TN];
-            [[unroll]] for (uint c = 0; c < TN; c++) sub[c] = load_sub(unit[c], at[c], j);
-#ifdef SHUFFLE
-            vec4 words[LOADS];
-            [[unroll]] for (uint i = 0; i < LOADS; i++) words[i] = loaded_floats(x[xo + i * LANES + gl_SubgroupInvocationID % LANES]);
-            xo += 8u;
-            [[unroll]] for (uint p = 0; p < 4u; p++) {
-                const vec4 a = subgroupShuffle(words[2u * p / LANES], 2u * p % LANES);
-                const vec4 b = subgroupShuffle(words[(2u * p + 1u) / LANES], (2u * p + 1u) % LANES);
-#else
-            [[dont_unroll]] for (uint p = 0; p < 4u; p++) {
-                const vec4 a = x[xo], b = x[xo + 1u];
-                xo += 2u;
-#endif
-                [[unroll]] for (uint c = 0; c < TN; c++) {
-                    vec4 wa, wb;
-                    next8(sub[c], wa, wb);
-                    float s = acc[c];
-                    s = fma(a.x, wa.x, s); s = fma(a.y, wa.y, s); s = fma(a.z, wa.z, s); s = fma(a.w, wa.w, s);
-                    s = fma(b.x, wb.x, s); s = fma(b.y, wb.y, s); s = fma(b.z, wb.z, s); s = fma(b.w, wb.w, s);
-                    acc[c] = s;
-                }
+    [[dont_unroll]] for (uint s = 0; s < SLICES; s++) {
+        if (s != slice) continue;
+        uint b = 0u;  // sub-blocks of w before those that come next
+#ifndef SHUFFLE
+        [[dont_unroll]] for (b = s * BATCH; b + BATCH <= subs; b += SLICES * BATCH) {
+            start_at(b * 32u, num_tokens);
+            [[dont_unroll]] for (uint first = b; first < b + BATCH; first += PART) {
+                const uint unit_first = first / UNIT_SUBS, sub_first = PART < UNIT_SUBS ? first % UNIT_SUBS : 0u;
+                [[unroll]] for (uint i = 0; i < PART; i++)
+                    [[unroll]] for (uint c = 0; c < TN; c++) {
+                        const uint at = start[c] + (unit_first + i / UNIT_SUBS) * UNIT_STRIDE;
+                        sub[i * TN + c] = load_sub(load_unit(at, lane[c]), at, sub_first + i % UNIT_SUBS);
+                    }
+                [[unroll]] for (uint i = 0; i < PART; i++) multiply(i);
             }
         }
-        [[unroll]] for (uint c = 0; c < TN; c++) at[c] += SLICES * UNIT_STRIDE;
+        if (UNIT_SUBS == BATCH) continue;
+#endif
+        // What is less than a batch; with SHUFFLE everything.
+        start_at(b * 32u, num_tokens);
+        [[dont_unroll]] for (; b < subs; b += UNIT_SUBS) {
+            Unit unit[TN];
+            uint at[TN];
+            [[unroll]] for (uint c = 0; c < TN; c++) {
+                at[c] = start[c] + b / UNIT_SUBS * UNIT_STRIDE;
+                unit[c] = load_unit(at[c], lane[c]);
+            }
+            const uint here = min(subs - b, UNIT_SUBS);
+            [[dont_unroll]] for (uint j = 0; j < here; j++) {
+                [[unroll]] for (uint c = 0; c < TN; c++) sub[c] = load_sub(unit[c], at[c], j);
+                multiply(0u);
+            }
+        }
     }
 
     if (SLICES > 1u) {
-        [[unroll]] for (uint c = 0; c < TN; c++) partial[(slice * TN + c) * ROW_LANES + lane_x] = acc[c];
+        [[unroll]] for (uint i = 0; i < TM * TN; i++) partial[(slice * TM * TN + i) * ROW_LANES + lane_x] = acc[i];
         barrier();
         if (slice > 0u) return;
-        [[unroll]] for (uint c = 0; c < TN; c++)
-            for (uint i = 1; i < SLICES; i++) acc[c] += partial[(i * TN + c) * ROW_LANES + lane_x];
+        [[unroll]] for (uint i = 0; i < TM * TN; i++)
+            for (uint k = 1; k < SLICES; k++) acc[i] += partial[(k * TM * TN + i) * ROW_LANES + lane_x];
     }
-    [[unroll]] for (uint c = 0; c < TN; c++) {
-        const uint n = n0 + c * ROW_LANES;
-        if (n < rows) y[first_row + n] = ADD != 0u ? y[first_row + n] + acc[c] : acc[c];
+    [[unroll]] for (uint r = 0; r < TM; r++) {
+        if (r >= num_tokens) break;
+        [[unroll]] for (uint c = 0; c < TN; c++) {
+            const uint n = n0 + c * ROW_LANES;
+            if (n >= rows) continue;
+            const uint o = r * N + first_row + n;
+            y[o] = add != 0u ? y[o] + acc[r * TN + c] : acc[r * TN + c];
+        }
     }
 }

@@ -11,10 +11,11 @@ from tests.reference import blocks, fixtures
 from tests.shaders.run_kernel import PROFILES, REDUCTION, KernelRun, check, using_profile
 from tests.shaders.same_input_kernels import reference_model
 from vkprefill.engine import kernels
+from vkprefill.engine.halves import SHORT_RUN
 
 
 def multiply(device, x, data, weight_type, *, add=None, num_rows=None, part_rows=None, one_row=False):
-    """x [T, K] by the matrix [N, K]; add: what y holds before. For one row, or one_row, this is matvec."""
+    """x [T, K] by the matrix [N, K]; add: what y holds before. Up to SHORT_RUN num_rows, or one_row, this is matvec."""
     run = KernelRun(device, len(x), num_rows)
     matrix = run.matrix("w", data, weight_type, part_rows=part_rows)
     if one_row:
@@ -133,22 +134,27 @@ def file_tensors(name: str) -> dict[str, tuple[np.ndarray, str]]:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", fixtures.FIXTURES)
-def test_llama_cpp(device, name):
+@pytest.mark.parametrize("num_rows", [7, SHORT_RUN + 1], ids=["matvec", "matmul"])
+def test_llama_cpp(device, name, num_rows):
     """Every projection whose input and output llama.cpp stored, from the file's own blocks."""
+
+    def product(x: np.ndarray, tensor: tuple[np.ndarray, str]) -> np.ndarray:
+        return multiply(device, x, *tensor, num_rows=num_rows)
+
     arrays, tensors, seen = fixtures.load_case(name, "p7").arrays, file_tensors(name), set()
     for layer, recurrent in enumerate(reference_model(name).recurrent):
         for output, (given, tensor) in MATRICES.items():
             if f"{output}-{layer}" in arrays and f"blk.{layer}.{tensor}.weight" in tensors:
                 expected = arrays[f"{output}-{layer}"]
-                got = multiply(device, arrays[f"{given}-{layer}"], *tensors[f"blk.{layer}.{tensor}.weight"])
+                got = product(arrays[f"{given}-{layer}"], tensors[f"blk.{layer}.{tensor}.weight"])
                 check(f"{name} {output}-{layer}", got.reshape(expected.shape), expected, REDUCTION)
                 seen.add(output)
         if not recurrent:
-            got = multiply(device, arrays[f"attn_gated-{layer}"], *tensors[f"blk.{layer}.attn_output.weight"])
+            got = product(arrays[f"attn_gated-{layer}"], tensors[f"blk.{layer}.attn_output.weight"])
             check(f"{name} attn_output-{layer}", got, arrays[f"attn_output-{layer}"], REDUCTION)
     assert seen == set(MATRICES)
     head = tensors.get("output.weight", tensors["token_embd.weight"])
-    check(f"{name} result_output", multiply(device, arrays["result_norm"], *head), arrays["result_output"], REDUCTION)
+    check(f"{name} result_output", product(arrays["result_norm"], head), arrays["result_output"], REDUCTION)
 
 
 @pytest.mark.parametrize("name", fixtures.FIXTURES)
@@ -157,7 +163,7 @@ def test_llama_cpp_swiglu(device, name):
     arrays, tensors = fixtures.load_case(name, "p7").arrays, file_tensors(name)
     for layer in range(reference_model(name).layer_count):
         x, expected = arrays[f"attn_post_norm-{layer}"], arrays[f"ffn_swiglu-{layer}"]
-        run = KernelRun(device, len(x))
+        run = KernelRun(device, len(x), SHORT_RUN + 1)
         given, (gate, up) = (
             run.input("x", x, pad=True),
             (run.matrix(n, *tensors[f"blk.{layer}.ffn_{n}.weight"]) for n in ("gate", "up")),

@@ -92,6 +92,15 @@ def matvec(device: Device) -> None:
     test_matvec.test_tiles_of_every_profile(device, "amd", "F16")
 
 
+def few_rows(device: Device) -> None:
+    for weight_type in ("Q4_K", "Q4_1"):
+        test_matvec.test_tiles_of_every_profile(device, "amd", weight_type)
+
+
+def counts(device: Device) -> None:
+    test_matvec.test_every_number_of_rows(device, "cpu", 3)
+
+
 def top_k(device: Device) -> None:
     test_top_k.test_sizes(device, "amd", 4097, 20)
 
@@ -130,6 +139,8 @@ def no_barrier(shader: str, file: str, place: int) -> Mistake:
 
 
 LOW_FIRST, HIGH_FIRST = "fma(pa.y, pb.y, fma(pa.x, pb.x, sum))", "fma(pa.x, pb.x, fma(pa.y, pb.y, sum))"
+IN_ORDER = "fma(a[t][k], weights[q * TN + c][k], acc[o])"
+BY_NUMBER_OF_ROWS = IN_ORDER.replace("[k]", "[TM > 4u ? 3u - k : k]")
 # What every driver shows.
 EVERYWHERE = (
     (no_barrier("attention_f32", "attention.comp", 0), maximum),
@@ -263,8 +274,32 @@ EVERYWHERE = (
         gated_norm,
     ),
     (
-        Mistake("a row off", "matvec.comp", "matvec_f16", "+ lane_x] = acc[c]", "+ (lane_x ^ 1u)] = acc[c]"),
+        Mistake("a row off", "matvec.comp", "matvec_f16", "+ lane_x] = acc[i]", "+ (lane_x ^ 1u)] = acc[i]"),
         matvec,
+    ),
+    (
+        Mistake("another row of x", "matvec.comp", "matvec_q4_1", "(min(r, num_tokens", "(min(r ^ 1u, num_tokens"),
+        few_rows,
+    ),
+    (
+        Mistake("rows not in use", "matvec.comp", "matvec_shuffle_q4_1", "if (r >= num_tokens)", "if (false)"),
+        counts,
+    ),
+    (
+        Mistake("rest left out", "matvec.comp", "matvec_q4_1", "if (UNIT_SUBS == BATCH) continue", "continue"),
+        few_rows,
+    ),
+    (
+        Mistake("batches of other slices", "matvec.comp", "matvec_q4_k", "b += SLICES * BATCH", "b += BATCH"),
+        few_rows,
+    ),
+    (
+        Mistake("first part of a unit again", "matvec.comp", "matvec_q4_k", "sub_first + i", "i"),
+        few_rows,
+    ),
+    (
+        Mistake("several rows in another order", "matvec.comp", "matvec_q4_k", IN_ORDER, BY_NUMBER_OF_ROWS),
+        few_rows,
     ),
     (
         Mistake("a row off", "delta_rule.comp", "delta_rule", "row0 + r] - mk_mq", "row0 + (r ^ 1u)] - mk_mq"),

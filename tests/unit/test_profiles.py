@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from vkprefill.engine.halves import SHORT_RUN
 from vkprefill.engine.sizes import PAGE, ROW_TILE
 from vkprefill.vulkan.probe import MIN_INVOCATIONS, MIN_SHARED_BYTES, DeviceInfo
 from vkprefill.vulkan.profiles import AMD, INTEL, NVIDIA, PROFILES, SHUFFLE_SUBGROUPS, profile_for
@@ -18,12 +19,13 @@ def test_tiles_are_what_the_shaders_can_do(profile):
     assert not (p.hybrid and p.shuffle) and (tn == 1 or not p.hybrid)
     attention_local, _, keys = p.attention
     assert PAGE % (attention_local * keys) == 0
-    lanes, slices, _ = p.matvec
+    lanes, slices, weight_rows = p.matvec
     delta_local, delta_lanes, delta_rows = p.delta_rule
     assert delta_local % delta_lanes == 0
     assert max(local, lanes * slices, attention_local, delta_local, p.local_size) <= MIN_INVOCATIONS
     assert 128 * local * p.hybrid <= MIN_SHARED_BYTES
     assert p.shuffle or not p.wide
+    assert 4 * lanes * slices * SHORT_RUN * weight_rows <= MIN_SHARED_BYTES
     if p.shuffle:
         assert slices == delta_lanes == delta_rows == 1
         for size in SHUFFLE_SUBGROUPS:

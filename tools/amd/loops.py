@@ -19,6 +19,10 @@ KINDS = {  # what the names of a kind of instruction start with
 }
 
 
+# Of a loop's instructions, at least so many can be read: LLVM's disassembler takes a scalar load into registers that
+# include VCC, as RADV's compiler makes them, for invalid, and may lose the instruction behind it too.
+READABLE = 0.98
+
 Loop = frozenset[int]  # numbers of its basic blocks, those of the loops in it among them
 
 
@@ -106,9 +110,14 @@ def weight_layout(shader: str) -> Layout:
     return LAYOUTS[re.fullmatch(r"mat(?:mul|vec)_(?:hybrid_)?(?:half_|dot2_)?(\w+)", shader)[1]]
 
 
+def matvec_part(rows: int) -> int:
+    """Sub-blocks whose weights matvec.comp loads together for so many rows of x: its PART."""
+    return 8 if rows < 4 else 16 // rows
+
+
 def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[str, float]]:
-    """Instructions by kind for each multiply-add (matvec: weight; delta_rule: element of the state; softmax: score) and
-    lane. Empty where the loops are not those of the source.
+    """Instructions by kind for each multiply-add (delta_rule: element of the state; softmax: score) and lane. Empty
+    where the loops are not those of the source.
     """
     c = constants
     parts: dict[str, tuple[int, dict[str, int] | None]] = {}
@@ -127,12 +136,17 @@ def inner_loops(shader: str, constants: dict, assembly: str) -> dict[str, dict[s
         trips = [layout.unit_weights // 32, *([1] if "hybrid" in shader else []), 4]
         parts["loop"] = layout.unit_weights * c["TM"] * c.get("TN", 1), count_loop(assembly, trips)
     elif shader.startswith("matvec_") and not shader.startswith("matvec_rows_"):
-        layout = weight_layout(shader)
-        parts["loop"] = c["TN"] * layout.unit_weights, count_loop(assembly, [layout.unit_weights // 32, 4])
+        # The loop over the parts of a batch; others count slices and batches, and take what is less than a batch.
+        found = Loops(assembly)
+        counts = [found.own(loop) for loop in found.loops]
+        parts["loop"] = (
+            c["TM"] * c["TN"] * 32 * matvec_part(c["TM"]),
+            max(counts, key=lambda own: own["fma"], default=None),
+        )
     elif shader == "delta_rule":
         parts["loop"] = c["ROWS"] * c["Dk"] // c["LANES"], count_loop(assembly, [])
     return {
         name: {kind: round(counts[kind] / per_pass, 4) for kind in KINDS}
         for name, (per_pass, counts) in parts.items()
-        if counts and (name == "softmax" or per_pass <= counts["fma"] < 4 * per_pass)
+        if counts and (name == "softmax" or READABLE * per_pass <= counts["fma"] < 4 * per_pass)
     }

@@ -19,6 +19,7 @@ from vkprefill.engine import memory, weights
 from vkprefill.engine import model as model_module
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.drafter import HEAD_ROWS
+from vkprefill.engine.halves import SHORT_RUN
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import Best
 from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES, MAX_DRAFTS
@@ -173,6 +174,8 @@ def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
     if model.has_mtp:
         for head_rows in (HEAD_ROWS, 0):
             model.drafter(head_rows).draft(7, cache, MAX_DRAFTS, p_min=0.5)
+    for rows in (2, 4, SHORT_RUN):
+        model.runner.rows_program(rows)
     for options in ({}, {"tail_queries": 8}):  # with and without look-ahead
         Scorer(model).score(range(100), SpecPrefillConfig(**options))
     ceiling_programs(model.device, model.runner.scratch.x, model.runner.scratch.h)

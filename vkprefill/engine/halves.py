@@ -2,7 +2,7 @@
 
 Weights and activations are rounded to halves, a token's activations times a power of two that keeps them from overflow;
 sums stay float32. Decode, whose products wait for the weights to come from memory, stays float32, and so do runs of a
-few rows, so that they differ from decode one row at a time by no more than the order of sums.
+few rows, which read the weights once for all of them and give the bits of decode one row at a time.
 """
 
 from __future__ import annotations

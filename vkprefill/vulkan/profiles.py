@@ -91,7 +91,13 @@ _AMD = Profile(
 # GPUs before RDNA have waves of 64 only, and issue one instruction at a time. matmul_hybrid with a wave for each
 # quarter of the tokens: 1.05 instructions for each multiply-add.
 _AMD_GCN = replace(
-    _AMD, name="amd-gcn", matmul=(256, 64, 1), attention=(64, 8, 2), attention_splits=32, delta_rule=(64, 8, 2)
+    _AMD,
+    name="amd-gcn",
+    matmul=(256, 64, 1),
+    matvec=(64, 4, 1),
+    attention=(64, 8, 2),
+    attention_splits=32,
+    delta_rule=(64, 8, 2),
 )
 _NVIDIA = Profile(
     "nvidia",
@@ -120,7 +126,7 @@ _INTEL = Profile(
 _UNKNOWN = Profile(
     "unknown",
     matmul=(32, 8, 4),
-    matvec=(32, 8, 1),
+    matvec=(64, 4, 1),
     attention=(64, 4, 4),
     attention_few=(4, 2, 16),
     attention_splits=16,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from vkprefill.engine.halves import HalfRows, half_for
+from vkprefill.engine.halves import SHORT_RUN, HalfRows, half_for
 from vkprefill.engine.kernels.common import ceil_div, check_shapes, half_words, shuffle_form
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
+
+BATCH = 256  # columns of a row of weights that a slice of matvec takes at a time
 
 
 def embedding(p: Program, token_ids: Buffer, matrix: Matrix, x: Buffer) -> None:
@@ -33,33 +35,51 @@ def linear(
     one_row: bool = False,
     half: HalfRows | None = None,
 ) -> None:
-    """y[T, N] = x[T, K] W^T, W [N, K]; add: y += it. One row (one token, or one_row) goes through matvec.
+    """y[T, N] = x[T, K] W^T, W [N, K]; add: y += it. one_row: the first row of x alone, y[N].
+
+    Programs of up to SHORT_RUN rows take matvec, which reads each weight once for all of them and sums each row in the
+    same order whatever their number.
 
     half: holds x as halves, from the kernel that made x; the product is one of halves then, unless the weights are of
     a layout that halves do not hold.
     """
     check_shapes("linear", x=(x.shape[1:], (matrix.columns,)), y=(y.shape[-1:], (matrix.rows,)))
-    if one_row or p.num_rows == 1:
-        _matvec(p, x, matrix, y, add)
+    if one_row or p.num_rows <= SHORT_RUN:
+        _matvec(p, x, matrix, y, add, 1 if one_row else p.num_rows)
     elif half_for(matrix, half):
         _half_matmul(p, half, matrix, y, add)
     else:
         _matmul(p, x, matrix, y, add)
 
 
-def _matvec(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None:
+def _matvec(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool, most: int) -> None:
+    """most: rows of x that may be in use, up to SHORT_RUN; the kernel has forms for 1, 2, 4 and 8. The step says how
+    many are, where it may be more than one.
+    """
     lanes, slices, tn = p.device.profile.matvec
     form, shuffle = shuffle_form(p, has_wide=True)
+    constants = {
+        "ROW_LANES": lanes,
+        "SLICES": slices_for(matrix.columns, slices),
+        "TM": 1 << (most - 1).bit_length(),
+        "TN": tn,
+    }
     for part in matrix.parts:
         p.dispatch(
             f"matvec{form}_{matrix.layout}",
-            [x, part.buffer, y],
+            [p.step, part.buffer, x, y],
             (ceil_div(part.rows, lanes * tn), 1, 1),
-            constants={"ROW_LANES": lanes, "TN": tn, "ADD": int(add), "SLICES": slices, **shuffle},
-            push=place(matrix, part),
-            work=2.0 * part.rows * matrix.columns,
+            constants=constants | shuffle,
+            push=place(matrix, part, add),
+            work=2.0 * part.rows * matrix.columns * most,
             label=f"matvec {matrix.name}",
         )
+
+
+def slices_for(columns: int, most: int) -> int:
+    """Slices of a row of so many columns in matvec: as few as need no more rounds than `most`, so that none idles."""
+    batches = ceil_div(columns, BATCH)
+    return ceil_div(batches, ceil_div(batches, most))
 
 
 def _matmul(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None:
