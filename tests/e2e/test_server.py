@@ -47,7 +47,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def client(server):
-    return openai.openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
 def user(text: str) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ import pytest
 
 import vkprefill
 from tests.model.sparse_requests import GREEDY, PROMPTS
+from tests.prompts import EACH
 from vkprefill import SamplingConfig, Session, SpecDecodeConfig
 from vkprefill.drafting.drafters import Drafter, Drafting, depth_of
 from vkprefill.drafting.ngram import NGramDrafter
@@ -344,13 +345,22 @@ def test_fewer_runs_than_tokens(tiny, prompt, monkeypatch):
     assert found.timings.draft_n == sum(runs) - len(runs)
 
 
-def test_built_in_answers(built_in):
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SamplingConfig(temperature=1.0, presence_penalty=1.0, seed=6)], ids=["greedy", "sampled"]
+)
+@pytest.mark.parametrize("case", EACH)
+def test_answers_of_the_built_in_model(built_in, case, sampling):
     """With an end of the answer, also where it was drafted: nothing after it is run."""
-    for case in PROMPTS[:4]:
-        wanted = vkprefill.generate(built_in, case["user"])
-        found = vkprefill.generate(built_in, case["user"], decode=NGRAM)
-        assert (found.text, found.token_ids, found.finish_reason) == (wanted.text, wanted.token_ids, "stop")
-        assert found.timings.predicted_n == wanted.timings.predicted_n
+    plain, drafted = (
+        vkprefill.generate(built_in, case.messages, max_tokens=48, sampling=sampling, decode=decode)
+        for decode in (SpecDecodeConfig("none"), NGRAM)
+    )
+    assert (drafted.text, drafted.token_ids, drafted.finish_reason) == (
+        plain.text,
+        plain.token_ids,
+        plain.finish_reason,
+    )
+    assert drafted.timings.predicted_n == plain.timings.predicted_n
 
 
 def test_over_a_scored_prefill(built_in, built_in_draft):
