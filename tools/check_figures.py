@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from benchmarks.expected_780m import SPEEDS
 from tools.figures.compare import BENCHMARKS, NUMBER, ROOT, Table, agrees, data, tables
 from tools.figures.shaders import bound_differences, compiled_differences, executed_differences
 from vkprefill.benchmark.record import Record
@@ -44,6 +45,15 @@ def speeds(row: tuple[str, ...]) -> Expected:
     return [figure(record, name, "tokens/s"), figure(record, name, "tokens/CPU-s"), None]
 
 
+# README.md's words for a program -> its name in peers.json.
+PROGRAMS = {
+    "vkprefill": "vkprefill",
+    "llama.cpp's Vulkan backend on the same device": "llama.cpp Vulkan",
+    "llama.cpp on the CPU itself": "llama.cpp CPU",
+    "the same, weights not repacked": "llama.cpp CPU, not repacked",
+}
+
+
 def speeds_beside(row: tuple[str, ...]) -> Expected:
     """README.md's summary, in tokens per CPU-second."""
     model, what = row[0].split(", ", 1)
@@ -53,17 +63,21 @@ def speeds_beside(row: tuple[str, ...]) -> Expected:
             None,
             figure("4B.json", "decode 4 at 0", "tokens/CPU-s"),
         ]
-    program = "vkprefill" if what == "vkprefill" else "llama.cpp Vulkan" if "Vulkan" in what else "llama.cpp CPU"
     names = ("prefill 64", "prefill 256", "decode at 64")
-    return [figure("peers.json", f"{program}: {name}", "tokens/CPU-s") for name in names]
+    named = [f"{PROGRAMS[what]}: {name}" for name in names]
+    return [
+        figure("peers.json", name, "tokens/CPU-s") if cell else None for name, cell in zip(named, row[1:], strict=True)
+    ]
 
 
 def peers(row: tuple[str, ...]) -> Expected:
-    own, vulkan, cpu = (
-        figure("peers.json", f"{program}: {row[0]}", "tokens/CPU-s")
-        for program in ("vkprefill", "llama.cpp Vulkan", "llama.cpp CPU")
+    """Rates, those of others followed by how many times as fast vkprefill is."""
+    names = ("vkprefill", "vkprefill before", "llama.cpp Vulkan", "llama.cpp CPU", "llama.cpp CPU, not repacked")
+    own, *others = (
+        figure("peers.json", f"{name}: {row[0]}", "tokens/CPU-s") if cell else None
+        for name, cell in zip(names, (row[1], *row[2::2]), strict=True)
     )
-    return [own, vulkan, own / vulkan, cpu, own / cpu]
+    return [own, *(value for rate in others for value in (rate, rate and own / rate))]
 
 
 def first_tokens(row: tuple[str, ...]) -> Expected:
@@ -160,6 +174,17 @@ def emulated(row: tuple[str, ...]) -> Expected:
     return [None, chip["passed"], chip["failed"], len(chip["refused"])]
 
 
+def expected_of_780m(row: tuple[str, ...]) -> Expected:
+    """README.md's part of BOUND_780M.md's table of what to expect."""
+    model, phase = row[0].split(", ")
+    document = BENCHMARKS / "BOUND_780M.md"
+    for table in tables(document.read_text(), document.name):
+        for model_there, phase_there, precision, *cells in table.rows if table.header == SPEEDS else ():
+            if (model_there, phase_there, precision) == (model, phase, row[1]):
+                return [None, *(float(cell.replace(",", "")) for cell in cells)]
+    raise KeyError(f"{document.name} has no such speed")
+
+
 def answers_kept(row: tuple[str, ...]) -> Expected:
     """README.md's summary of the first run of eval_builtin.json."""
     length = int(row[0].replace(",", ""))
@@ -172,7 +197,8 @@ def answers_kept(row: tuple[str, ...]) -> Expected:
 TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     ("what", "tokens/s", "tokens/CPU-s", "record and command"): speeds,
     ("", "prefill 64", "prefill 256", "decode"): speeds_beside,
-    ("", "vkprefill", "llama.cpp Vulkan", "times", "llama.cpp CPU", "times"): peers,
+    ("", "vkprefill", "before", "times", "llama.cpp Vulkan", "times")
+    + ("llama.cpp CPU", "times", "not repacked", "times"): peers,
     ("pair", "prompt", "kept", "dense s", "speculative s", "scoring", "look-ahead", "prefill", "predicted s", "ratio")
     + ("in CPU-s",): first_tokens,
     ("prompt", "kept", "dense", "speculative"): first_token_of_bench,
@@ -183,6 +209,7 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     ("type", "matmul GFLOP/CPU-s", "numpy", "ratio", "matvec GB/CPU-s", "GFLOP/CPU-s", "numpy", "ratio"): products,
     ("tokens", "0.8B, by token", "in chunks", "4B, by token", "in chunks"): delta_rules,
     ("chip", "GPU", "tests passed", "failed", "refused"): emulated,
+    ("Radeon 780M, not measured", *SPEEDS[2:]): expected_of_780m,
     ("prompt tokens", "dense", "chosen by the draft", "random chunks", "first and last chunks")
     + ("dense state, pruned keys", "windows of 512"): answers_kept,
 }
