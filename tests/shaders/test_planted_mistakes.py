@@ -285,18 +285,12 @@ EVERYWHERE = (
         Mistake("rows not in use", "matvec.comp", "matvec_shuffle_q4_1", "if (r >= num_tokens)", "if (false)"),
         counts,
     ),
-    (
-        Mistake("rest left out", "matvec.comp", "matvec_q4_1", "if (UNIT_SUBS == BATCH) continue", "continue"),
-        few_rows,
-    ),
+    (Mistake("rest left out", "matvec.comp", "matvec_q4_1", "if (UNIT_SUBS == BATCH) continue", "continue"), few_rows),
     (
         Mistake("batches of other slices", "matvec.comp", "matvec_q4_k", "b += SLICES * BATCH", "b += BATCH"),
         few_rows,
     ),
-    (
-        Mistake("first part of a unit again", "matvec.comp", "matvec_q4_k", "sub_first + i", "i"),
-        few_rows,
-    ),
+    (Mistake("first part of a unit again", "matvec.comp", "matvec_q4_k", "sub_first + i", "i"), few_rows),
     (
         Mistake("several rows in another order", "matvec.comp", "matvec_q4_k", IN_ORDER, BY_NUMBER_OF_ROWS),
         few_rows,
