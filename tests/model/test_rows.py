@@ -7,6 +7,8 @@ import pytest
 
 import vkprefill
 from tests.model.test_failures import InterruptedAt
+from tests.reference.fixtures import model_path
+from tests.shaders.run_kernel import PROFILES
 from vkprefill.engine.cache import Cache, Snapshot
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.kept_rows import KEPT
@@ -105,6 +107,23 @@ def test_bits_of_each_row(model, prompt, count):
         assert np.array_equal(got[row], model.decode_candidates(token_id, plain, one))
     for one in (plain, cache):
         one.close()
+
+
+@pytest.mark.parametrize("profile", ["amd", "nvidia", "unknown"])
+def test_bits_with_the_kernels_of_gpus(prompt, monkeypatch, profile):
+    """Their forms and tiles, keys in several parts."""
+    monkeypatch.setattr("vkprefill.vulkan.device.profile_for", lambda info: PROFILES[profile])
+    with vkprefill.load(model_path("tiny-c-q4km"), max_context=2048, kv_type="f16") as model:
+        plain, cache = (after(model, prompt) for _ in range(2))
+        want = decoded(model, plain, TEXT[:15])
+        done = 0
+        for count, accepted in ((1, 1), (2, 1), (3, 3), (4, 0), (5, 2), (8, 8)):
+            assert np.array_equal(run(model, cache, TEXT[done : done + count]), want[done : done + count]), count
+            model.runner.accept(cache, accepted)
+            done += accepted
+        assert_same(cache, plain)
+        for one in (plain, cache):
+            one.close()
 
 
 def random_use(model: Model, prompt: list[int], seed: int, few: bool) -> list[list[np.ndarray]]:
