@@ -204,12 +204,6 @@ def delta_rows(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) 
     return Cost(memory=_activations(dispatch, num_tokens) + 8 * c["Hv"] * c["Dv"] * c["Dk"] / MEMORY_BYTES)
 
 
-def l2_norm(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
-    """The queries and keys of a row, not its values."""
-    c = dispatch.constants
-    return Cost(memory=_activations(dispatch, num_tokens) * 2 * c["Hk"] * c["Dk"] / c["C"])
-
-
 ATTENTION = r"attention_(f16|f32|half|dot2)"
 _KERNELS = {
     r"matmul_.*": matmul,
@@ -217,7 +211,6 @@ _KERNELS = {
     ATTENTION: attention,
     r"delta_rule": delta_rule,
     r"delta_rows": delta_rows,
-    r"l2_norm": l2_norm,
 }
 
 

@@ -1,7 +1,7 @@
 // delta_inputs: what the delta rule of a few rows reads, from the layer's projections of them. For each row
 //   q, k, v = silu(causal convolution over 4 rows of p);  q <- q / |q| / sqrt(Dk);  k <- k / |k|
 //   log_decay = ssm_a * softplus(alpha + dt);  beta = sigmoid(beta_logits)
-// (in prefill causal_conv, l2_norm and delta_gates). The rows stay in `kept`: those that the next run is told are accepted become part of the
+// (in prefill causal_conv and delta_gates). The rows stay in `kept`: those that the next run is told are accepted become part of the
 // state then, the others never do. The convolution state takes in the rows that wait, as M does in delta_rows.
 //
 //   0  step         [..]     u32   in      num_tokens, waiting, kept_row

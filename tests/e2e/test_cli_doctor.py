@@ -91,11 +91,11 @@ def test_a_wrong_kernel(gpu, package):
 
 
 def test_a_kernel_that_is_missing(gpu, package):
-    (package / "spirv" / "l2_norm.spv").unlink()
+    (package / "spirv" / "delta_gates.spv").unlink()
     status, result = doctor_of(package)
     assert status == 1
     (failure,) = result["selftest"]["failures"]
-    assert failure.startswith("l2_norm: cannot run: shader l2_norm: l2_norm.spv is missing or damaged")
+    assert failure.startswith("delta_gates: cannot run: shader delta_gates: delta_gates.spv is missing or damaged")
 
 
 def test_no_device(cli):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.reference import fixtures, same_input
+from tests.reference import activations, fixtures, same_input
 from tests.reference.forward import ReferenceModel
 from tests.shaders.run_kernel import KernelRun, check
 from vkprefill.engine import kernels
@@ -47,11 +47,15 @@ def weight(model: ReferenceModel, layer: int, name: str) -> np.ndarray:
 
 def conv(device: Device, x: np.ndarray, taps: np.ndarray) -> np.ndarray:
     """x [T, C], taps [C, 4] -> silu of the convolution from an empty state."""
+    return conv_heads(device, x, taps, key_heads=0, key_dim=4, eps=0.0)
+
+
+def conv_heads(device: Device, x: np.ndarray, taps: np.ndarray, **heads: float) -> np.ndarray:
+    """The same with the heads of queries and keys normalised."""
     run = KernelRun(device, len(x))
-    state = run.in_out("state", np.zeros((3, x.shape[1])), by_row=False)
-    kernels.causal_conv(
-        run.program, run.input("x", x), run.weight("weight", taps), state, run.output("y", x.shape[1]), state_offset=0
-    )
+    state, y = run.in_out("state", np.zeros((3, x.shape[1])), by_row=False), run.output("y", x.shape[1])
+    given = run.input("x", x), run.weight("weight", taps), state, y
+    kernels.causal_conv(run.program, *given, state_offset=0, **heads)
     return run.finish()["y"]
 
 
@@ -62,15 +66,29 @@ def _conv_raw(device, model, layer, x):
 
 
 def _conv_silu(device, model, layer, x):
-    return conv(device, x, np.tile([0.0, 0.0, 0.0, 1.0], (x.shape[1], 1)))
+    return conv(device, x, now_alone(x.shape[1]))
+
+
+def now_alone(channels: int) -> np.ndarray:
+    """Taps [C, 4] that leave a token as it is."""
+    return np.tile([0.0, 0.0, 0.0, 1.0], (channels, 1))
+
+
+def before_silu(y: np.ndarray) -> np.ndarray:
+    """x with silu(x) = y, from the least of silu on, by halving intervals."""
+    low, high = np.full(y.shape, -1.2784645), np.full(y.shape, max(1.0, float(y.max())) + 1.0)
+    for _ in range(100):
+        middle = (low + high) / 2
+        above = activations.silu(middle) > y
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return (low + high) / 2
 
 
 def l2_norm(device: Device, model: ReferenceModel, active: np.ndarray) -> np.ndarray:
-    run = KernelRun(device, len(active))
-    kernels.l2_norm(
-        run.program, run.in_out("qkv", active), key_heads=model.key_heads, key_dim=model.state_size, eps=model.eps
-    )
-    return run.finish()["qkv"].astype(np.float64)
+    """What silu gave: the kernel has it before its norm."""
+    x = before_silu(active.astype(np.float64))
+    heads = {"key_heads": model.key_heads, "key_dim": model.state_size, "eps": model.eps}
+    return conv_heads(device, x, now_alone(x.shape[1]), **heads).astype(np.float64)
 
 
 def _l2_query(device, model, layer, active):

@@ -50,7 +50,7 @@ USED_IN = {
         "mtp_input",
         "mtp_input as halves",
     ],
-    "l2_norm": ["l2_norm"],
+    "l2_norm": ["causal_conv"],
     "linear": ["products, ", "products of halves", "chosen rows"],
     "half_linear": ["products of halves"],
     "rotate": ["head_norm_rope"],

@@ -21,7 +21,7 @@ TESTS = (
     "test_delta_rows.py::test_inputs",
     "test_attention.py::test_sizes",
     "test_rms_norm.py",
-    "test_l2_norm.py",
+    "test_causal_conv.py",
     "test_gated_norm.py",
     "test_half_row.py",
     "test_top_k.py::test_sizes",

@@ -11,35 +11,41 @@ from vkprefill.vulkan.program import Program
 CONV_TOKENS = 32  # of an invocation: enough that the three before them, read again, do not count
 
 
-def causal_conv(p: Program, x: Buffer, weight: Buffer, state: Buffer, y: Buffer, *, state_offset: int) -> None:
-    """y[T, C] = silu(depthwise convolution of x[T, C] over 4 tokens); the state [3, C] at state_offset is read and
-    advanced.
+def causal_conv(
+    p: Program,
+    x: Buffer,
+    weight: Buffer,
+    state: Buffer,
+    y: Buffer,
+    *,
+    state_offset: int,
+    key_heads: int,
+    key_dim: int,
+    eps: float,
+) -> None:
+    """y[T, C] = silu(depthwise convolution of x[T, C] over 4 tokens), its query and key heads normalised, queries also
+    by 1 / sqrt(Dk); the state [3, C] at state_offset is read and advanced.
     """
     channels = x.shape[1]
     check_shapes("causal_conv", weight=(weight.shape, (channels, 4)), y=(y.shape[1:], (channels,)))
-    local = p.device.profile.local_size
+    if channels % 4 or key_dim % 4 or key_dim > 4 * HALF_LANES:
+        raise ShapeError(
+            f"causal_conv: {channels} channels with heads of {key_dim}, wanted multiples of 4, and heads of at most "
+            f"{4 * HALF_LANES}"
+        )
     p.dispatch(
         "causal_conv",
         [p.step, x, weight, state, y],
-        (ceil_div(channels, local), ceil_div(p.num_rows, CONV_TOKENS), 1),
-        constants={"LOCAL_SIZE": local, "TOKENS": CONV_TOKENS, "C": channels},
-        push={"weight_offset": weight.offset, "state_offset": state_offset},
-    )
-
-
-def l2_norm(p: Program, qkv: Buffer, *, key_heads: int, key_dim: int, eps: float) -> None:
-    """Normalise the query and key heads of each row of qkv[T, C] in place; queries also by 1 / sqrt(Dk)."""
-    p.dispatch(
-        "l2_norm",
-        [p.step, qkv],
-        (2 * key_heads, p.num_rows, 1),
+        (ceil_div(channels, key_dim), ceil_div(p.num_rows, CONV_TOKENS), 1),
         constants={
-            "LOCAL_SIZE": lanes_for(key_dim // 4, 32),
-            "C": qkv.shape[1],
+            "LOCAL_SIZE": lanes_for(key_dim // 4, HALF_LANES),
+            "TOKENS": CONV_TOKENS,
+            "C": channels,
             "Hk": key_heads,
             "Dk": key_dim,
             "EPS": eps,
         },
+        push={"weight_offset": weight.offset, "state_offset": state_offset},
     )
 
 

@@ -25,9 +25,18 @@ def _prompt(p: Program, at: LayerContext, w: DeltaNetWeights) -> None:
     """Projections of any number of tokens -> delta_out; the states are those after them."""
     c, s, pool = at.config, at.scratch, at.pool
     state = pool.offsets[at.index]
-    kernels.causal_conv(p, s.qkv_raw, w.ssm_conv1d, pool.state, s.qkv, state_offset=state.conv)
+    kernels.causal_conv(
+        p,
+        s.qkv_raw,
+        w.ssm_conv1d,
+        pool.state,
+        s.qkv,
+        state_offset=state.conv,
+        key_heads=c.linear_num_key_heads,
+        key_dim=c.linear_key_head_dim,
+        eps=c.rms_norm_eps,
+    )
     kernels.delta_gates(p, s.alpha, s.beta, w.ssm_dt, w.ssm_a, s.gates)
-    kernels.l2_norm(p, s.qkv, key_heads=c.linear_num_key_heads, key_dim=c.linear_key_head_dim, eps=c.rms_norm_eps)
     kernels.delta_rule(
         p,
         s.qkv,
