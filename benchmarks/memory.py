@@ -28,7 +28,7 @@ import numpy as np
 import vkprefill
 from vkprefill.benchmark.record import Figure, Record, about, markdown_table
 from vkprefill.benchmark.start import CACHE_VARIABLES, resident_bytes
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.probe import choose

@@ -11,8 +11,8 @@ import vkprefill
 from tests.reference.fixtures import model_path
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
 from vkprefill.engine.sizes import PAGE
+from vkprefill.engine.step_input import Best
 
 NEXT = (5, 77, 130)  # tokens decoded to compare what follows
 

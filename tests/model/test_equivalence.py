@@ -8,8 +8,8 @@ from tests.reference.fixtures import model_path, rms
 from tests.shaders.run_kernel import PROFILES
 from vkprefill.engine import cpu_loads
 from vkprefill.engine.cpu_loads import LoadTimes
-from vkprefill.engine.runner import Best
 from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.engine.step_input import Best
 
 SAME = 1e-4  # of the RMS of the logits: sums in another order. Measured: 1e-5
 

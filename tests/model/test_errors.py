@@ -11,8 +11,8 @@ import pytest
 
 import vkprefill
 from tests.reference.fixtures import model_path
-from vkprefill.engine.runner import Best
 from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.engine.step_input import Best
 from vkprefill.vulkan import device
 from vkprefill.vulkan import shaders as spirv
 

@@ -22,7 +22,7 @@ import vkprefill
 from tests.reference.fixtures import model_path
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.errors import OutOfMemoryError
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig

@@ -11,7 +11,7 @@ import pytest
 import vkprefill
 from tools.make_model import make_config, make_model
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 
 CHUNK = 8
 

@@ -5,7 +5,7 @@ import pytest
 
 import vkprefill
 from tests.reference.fixtures import model_path
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.gguf.file import open_gguf
 
 NAME, ATTENTION_LAYER, DELTA_LAYER = "tiny-a-f32", 3, 1

@@ -13,7 +13,7 @@ from vkprefill.engine.cache import Cache, Snapshot
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 
 START = 20  # tokens of the prompt before
 TEXT = [5, 77, 130, 9, 9, 201, 44, 3, 118, 60, 2, 250, 31, 8, 99, 17, 180]

@@ -7,7 +7,7 @@ import pytest
 
 import vkprefill
 from vkprefill.engine.one_thread import OneThread
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 
 
 def refused(call) -> str:

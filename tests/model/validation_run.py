@@ -14,7 +14,7 @@ import numpy as np
 
 import vkprefill
 from vkprefill.engine.capture import AttentionCapture
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.device import Device

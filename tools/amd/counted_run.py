@@ -16,7 +16,7 @@ from unittest import mock
 
 from tools.amd.counts import ATTENTION
 from vkprefill.engine.model import load
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.errors import VkPrefillError
 from vkprefill.vulkan import device as device_module
 from vkprefill.vulkan.device import Device

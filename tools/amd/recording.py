@@ -21,8 +21,8 @@ from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.drafter import HEAD_ROWS
 from vkprefill.engine.halves import SHORT_RUN
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
 from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES, MAX_DRAFTS
+from vkprefill.engine.step_input import Best
 from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS
 from vkprefill.gguf.tensors import mtp_specs

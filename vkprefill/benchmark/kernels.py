@@ -18,8 +18,8 @@ from vkprefill.benchmark.record import Figure, markdown_table, number
 from vkprefill.benchmark.speed import random_tokens
 from vkprefill.benchmark.timeline import recorded, seconds_by_kernel
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
 from vkprefill.engine.sizes import recurrent_state_size
+from vkprefill.engine.step_input import Best
 from vkprefill.gguf.file import open_gguf
 from vkprefill.gguf.quants import packed_row_bytes
 from vkprefill.vulkan.buffer import Buffer

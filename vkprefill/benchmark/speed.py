@@ -14,7 +14,7 @@ import numpy as np
 
 from vkprefill.benchmark.record import Figure
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.specprefill.pipeline import SpecPrefill
 
 Report = Callable[[str], None]

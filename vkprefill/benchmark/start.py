@@ -18,7 +18,7 @@ import time
 from vkprefill.benchmark.record import Figure
 from vkprefill.benchmark.speed import Report, Times, has_cpu_time, random_tokens, seconds, timed
 from vkprefill.engine.model import load
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.errors import VkPrefillError
 from vkprefill.vulkan.device import Device
 

@@ -38,7 +38,7 @@ class RowTap:
     def choose(self, tokens: Sequence[int], rows: Sequence[int], num_keys: int) -> None:
         """tokens[i] of the next run fills row rows[i] of the target with num_keys keys, those after the token zero."""
         self._chosen.view()[: len(tokens)] = np.stack([tokens, rows], axis=-1)
-        self._runner.set_words({StepWord.NUM_QUERIES: len(tokens), StepWord.NUM_KEYS: num_keys})
+        self._runner.step.set_words({StepWord.NUM_QUERIES: len(tokens), StepWord.NUM_KEYS: num_keys})
 
     def record(self, p: Program, layer: int, rows: Buffer) -> None:
         """rows[j, H, keys] of this layer's queries; while the layer is being recorded."""

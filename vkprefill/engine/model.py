@@ -13,7 +13,8 @@ from vkprefill.engine.cpu_loads import choose_loads
 from vkprefill.engine.drafter import HEAD_ROWS, Drafter
 from vkprefill.engine.memory import LoadOptions
 from vkprefill.engine.rows import Rows
-from vkprefill.engine.runner import LOGITS_ROWS, Best, PrefillProgress, Runner
+from vkprefill.engine.runner import LOGITS_ROWS, PrefillProgress, Runner
+from vkprefill.engine.step_input import Best
 from vkprefill.engine.token_input import checked_ids, checked_positions
 from vkprefill.engine.weights import Progress
 from vkprefill.gguf.config import ModelConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.runner import Best, Runner
+from vkprefill.engine.runner import Runner
+from vkprefill.engine.step_input import Best
 
 
 class Rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -24,9 +24,10 @@ from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.scratch import Scratch
-from vkprefill.engine.sizes import MAX_CANDIDATES, MAX_DRAFTS, PAGE, ROW_TILE
+from vkprefill.engine.sizes import MAX_DRAFTS, PAGE, ROW_TILE
 from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.engine.step import StepWord
+from vkprefill.engine.step_input import Best, StepInput
 from vkprefill.engine.token_input import MAX_POSITION, checked_ids, checked_positions
 from vkprefill.engine.weights import MTPWeights, Progress, load_weights
 from vkprefill.errors import OutOfMemoryError, RequestError
@@ -52,27 +53,12 @@ class Companion(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Best:
-    """How many of the best tokens are wanted, 1 to MAX_CANDIDATES, and the penalty taken from the logits of some tokens
-    before they are compared.
-    """
-
-    count: int
-    penalty: float = 0.0
-    penalised: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.count <= MAX_CANDIDATES:
-            raise RequestError(f"num_candidates: {self.count}, wanted 1 to {MAX_CANDIDATES}")
-
-
 class Runner:
     """A model's weights, caches and programs on a device. One thread at a time.
 
-    sizes: what it was loaded with; memory: the bill; scratch: the buffers of a step; pool: the memory of the caches;
-    forward: records programs; meter: how fast its plain programs have run; companions: what others keep with it, by
-    name.
+    sizes: what it was loaded with; memory: the bill; scratch: the buffers of a step; step: writes into them what a run
+    is told; pool: the memory of the caches; forward: records programs; meter: how fast its plain programs have run;
+    companions: what others keep with it, by name.
     """
 
     def __init__(
@@ -87,8 +73,6 @@ class Runner:
         self.config, self.device = config, device
         self.companions: dict[str, Companion] = {}
         self.turn = OneThread(f"model {config.name}")
-        half = config.rotary_dim // 2
-        self._frequencies = config.rope_theta ** (-np.arange(half) / half)
         self.sizes = fit(file, config, device, options, block)
         self.meter = SpeedMeter(self.sizes.prefill_chunk)
         self.memory: MemoryBill = memory_bill(file, self.sizes)
@@ -101,6 +85,7 @@ class Runner:
         with device.freed_on_error():
             self.pool = CachePool(device, self.sizes, self.turn)
             self.scratch = Scratch.allocate(device, self.sizes)
+            self.step = StepInput(self.scratch, config)
             # Products run over whole tiles of rows. What lies past the last token is dropped, but the denormal numbers
             # that used memory is full of would cost a CPU five times the time.
             device.clear(list(self.scratch.buffers()))
@@ -169,7 +154,7 @@ class Runner:
     def _apply_kept(self, count: int) -> None:
         """See CachePool.apply_kept."""
         program = self._commit_program
-        self.set_words(self.pool.kept.words_of_last(count))
+        self.step.set_words(self.pool.kept.words_of_last(count))
         program.run()
 
     def new_cache(self, max_context: int | None = None) -> Cache:
@@ -227,7 +212,7 @@ class Runner:
         while done < len(ids):
             count = min(self.tokens_per_run(len(cache)), len(ids) - done)
             chunk = slice(done, done + count)
-            self._set_step(ids[chunk], positions[chunk], len(cache))
+            self.step.set_tokens(ids[chunk], positions[chunk], len(cache))
             program = program_for(done, count)
             per_submission = count / program.num_submissions
             ran = 0
@@ -280,9 +265,9 @@ class Runner:
             cache.reserve(len(ids))
             kept = self.pool.kept
             chosen = program() if program else self.rows_program(len(ids))
-            self._set_step(ids, positions, len(cache))
-            self.set_words(kept.words_of_next())
-            self._set_best(best)
+            self.step.set_tokens(ids, positions, len(cache))
+            self.step.set_words(kept.words_of_next())
+            self.step.set_best(best)
             cache.broken = kept.waiting > 0  # cut off, some layers would have taken them in and others not
             start = time.perf_counter()
             chosen.run()
@@ -316,9 +301,9 @@ class Runner:
             return 0
         pages = cache.pages[cache.mtp_from // PAGE :]
         self.pool.draft_pages.view()[: len(pages)] = pages
-        self._set_step(ids, first + np.arange(count), len(cache) - cache.mtp_from)
-        self._set_best(None)
-        self.set_words({StepWord.NUM_CANDIDATES: num_candidates, StepWord.WAITING: self.pool.kept.waiting})
+        self.step.set_tokens(ids, first + np.arange(count), len(cache) - cache.mtp_from)
+        self.step.set_best(None)
+        self.step.set_words({StepWord.NUM_CANDIDATES: num_candidates, StepWord.WAITING: self.pool.kept.waiting})
         return count
 
     def _fill_from(self, cache: Cache, count: int) -> int:
@@ -332,13 +317,13 @@ class Runner:
 
     def head_logits(self) -> np.ndarray:
         """Logits float32 [V] of the last token of the last prefill."""
-        self._set_best(None)
+        self.step.set_best(None)
         self.head_program.run()
         return self.logits()
 
     def head_candidates(self, best: Best) -> tuple[np.ndarray, np.ndarray]:
         """Candidates of the last token of the last prefill."""
-        self._set_best(best)
+        self.step.set_best(best)
         self.head_program.run()
         return self.candidates(best.count)
 
@@ -367,30 +352,6 @@ class Runner:
         if not np.isfinite(values).all():
             raise not_finite(what, self.pool, self.pool.live())
         return values
-
-    # -- the step's buffers --------------------------------------------------------------------------------------------
-
-    def set_words(self, words: dict[StepWord, int]) -> None:
-        """Words of the step buffer, for the runs to come."""
-        view = self.scratch.step.view()
-        for word, value in words.items():
-            view[word] = value
-
-    def _set_step(self, ids: np.ndarray, positions: np.ndarray, cache_len: int) -> None:
-        s = self.scratch
-        self.set_words({StepWord.NUM_TOKENS: len(ids), StepWord.CACHE_LEN: cache_len})
-        s.token_ids.view()[: len(ids)] = ids
-        angles = positions[:, None] * self._frequencies
-        s.rope.view()[: len(positions)] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-
-    def _set_best(self, best: Best | None) -> None:
-        penalty = int(np.float32(best.penalty if best else 0).view(np.uint32))
-        self.set_words({StepWord.PENALTY: penalty, StepWord.NUM_CANDIDATES: best.count if best else 0})
-        if penalty:
-            bits = np.zeros(self.scratch.seen.shape[0] * 32, np.uint8)
-            if len(best.penalised):
-                bits[checked_ids(best.penalised, self.config.vocab_size)] = 1
-            self.scratch.seen.view()[:] = np.packbits(bits, bitorder="little").view(np.uint32)
 
     def tokens_per_run(self, cache_len: int) -> int:
         """Fewer tokens where the past is long, so that the attention of one layer stays below the bound of a

@@ -12,7 +12,7 @@ import numpy as np
 
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.evaluation.methods import (
     DENSE,
     DENSE_STATE,

@@ -18,7 +18,8 @@ from vkprefill.drafting.drafters import Drafting
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.engine.rows import Rows
-from vkprefill.engine.runner import Best, PrefillProgress
+from vkprefill.engine.runner import PrefillProgress
+from vkprefill.engine.step_input import Best
 from vkprefill.errors import OutOfMemoryError
 from vkprefill.generation.sampling import Sampler
 from vkprefill.specprefill import guards

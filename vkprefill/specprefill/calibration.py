@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vkprefill.engine.model import Model
-from vkprefill.engine.runner import Best
+from vkprefill.engine.step_input import Best
 from vkprefill.kept import Kept
 from vkprefill.vulkan.shaders import fingerprint
 

@@ -101,7 +101,7 @@ class ScorePrograms:
 
     def _choose(self, queries: range) -> None:
         self._tap.choose(queries, range(len(queries)), self._num_tokens)
-        self._run.set_words({StepWord.PROMPT_KEYS: self._num_tokens})
+        self._run.step.set_words({StepWord.PROMPT_KEYS: self._num_tokens})
 
     def total(self) -> np.ndarray:
         """float32 [T]: the sum over steps; all that is read back."""

@@ -20,7 +20,8 @@ from vkprefill.engine.capture import checked_layers
 from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import Mark, PromptCache
 from vkprefill.engine.prompt_store import PromptStore
-from vkprefill.engine.runner import Best, PrefillProgress
+from vkprefill.engine.runner import PrefillProgress
+from vkprefill.engine.step_input import Best
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind, ScorePrograms
 from vkprefill.specprefill.selection import windows
