@@ -14,6 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from vkprefill.engine import kernels
+from vkprefill.engine.step import STEP_WORDS
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.gguf.quants import layout_of, packed_row_bytes
 from vkprefill.kept import Kept
@@ -82,18 +83,19 @@ def _measure(device: Device) -> LoadTimes:
         weights = device.host_array("weights", np.zeros((ROWS, packed_row_bytes(KIND, COLUMNS) // 4), np.uint32))
         x = device.host_array("x", np.zeros((1, COLUMNS), np.float32))
         y = device.host_array("y", np.zeros((1, ROWS), np.float32))
+        step = device.host_array("step", np.zeros(STEP_WORDS, np.uint32))  # bound, not read: one row is in use
         matrix = Matrix("matrix", layout_of(KIND).name, ROWS, COLUMNS, (MatrixPart(0, ROWS, weights),))
-        times = LoadTimes(*(_seconds(device, profile, x, matrix, y) for profile in (CPU, CPU_WIDE)))
-        for buffer in (weights, x, y):
+        times = LoadTimes(*(_seconds(device, profile, step, x, matrix, y) for profile in (CPU, CPU_WIDE)))
+        for buffer in (weights, x, y, step):
             buffer.free()
     return times
 
 
-def _seconds(device: Device, profile: Profile, x: Buffer, matrix: Matrix, y: Buffer) -> float:
+def _seconds(device: Device, profile: Profile, step: Buffer, x: Buffer, matrix: Matrix, y: Buffer) -> float:
     """CPU time of a product: the best of RUNS, which other work on the machine disturbs least."""
     own, device.profile = device.profile, profile
     try:
-        program = device.program("loads")
+        program = device.program("loads", step=step)
         for _ in range(CALLS):
             kernels.linear(program, x, matrix, y)
     finally:
