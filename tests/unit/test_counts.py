@@ -48,6 +48,14 @@ def test_tokens_of_a_workgroup():
     assert found["issue"] == pytest.approx(4 * (5 + 7 * 16 + 2 * 512))
 
 
+def test_work_of_pairs_of_slots():
+    """4 tokens after 2 fill two pairs; after 3 three, of which the first and the last hold one of them each."""
+    grid = (2, 3, 1)
+    assert work_of(row("kv_store_f16", grid, 0, tokens=4, depth=2)) == (6, 8, 4, 0, 0)
+    assert work_of(row("kv_store_f16", grid, 0, tokens=4, depth=3)) == (6, 8, 6, 2, 2)
+    assert work_of(row("kv_store_f16", (2, 1, 1), 0, tokens=1, depth=2)) == (2, 2, 2, 0, 2)
+
+
 def test_work_of_attention():
     """4 tokens after 62, two heads of a group: tiles of two tokens, which see 64 and 66 keys in tiles of 64. In how
     many parts the keys are makes no difference.
