@@ -135,7 +135,7 @@ def test_draft_stops_after_the_last_scored_layer(eight_layers, scorer_of, layers
     programs = programs_of(scorer)
     assert programs._decode is None
     for program, end in (
-        (programs._plain, f"draft.L{last:02d}.kv_store_f32"),
+        (programs._plain, f"draft.L{last:02d}.head_norm_rope"),
         (programs._scored, "score.importance_sum"),
     ):
         run = {int(label.split(".")[1][1:]) for label in program.labels if ".L" in label}

@@ -66,8 +66,10 @@ def test_a_shared_object_remembers_between_generations(built_in, built_in_draft,
 
 def test_a_draft_given_as_a_model_records_once(built_in, monkeypatch, scorings):
     """What is kept with the draft changes no answer, and goes with the draft."""
-    recorded, record = [], ForwardPass.record_trunk
-    monkeypatch.setattr(ForwardPass, "record_trunk", lambda *a, **o: (recorded.append(a[1]), record(*a, **o))[1])
+    recorded = []
+    for name in ("record_trunk", "record_rows"):
+        record = getattr(ForwardPass, name)
+        monkeypatch.setattr(ForwardPass, name, lambda *a, by=record, **o: (recorded.append(a[1]), by(*a, **o))[1])
     vkprefill.generate(built_in, "x", max_tokens=1)
     before, pages = built_in.device.allocated.copy(), len(built_in.runner.pool.free_pages)
     path, config = BUILT_IN.with_name("draft.gguf"), replace(SPARSE, tail=32)

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tools.amd import compiler, loops, recording
-from tools.amd.table import load_table
+from tools.amd.table import SPILLED, load_table
 from vkprefill.vulkan.device import ask_for_waves_of_32
 
 MAX_SECONDS = 5  # of CPU time for one pipeline
@@ -69,7 +69,7 @@ def test_no_worse_than_the_stored_table(table):
     found = []
     for p in table["pipelines"]:
         before = known.get(key(p))
-        if p["vgpr_spills"]:
+        if p["vgpr_spills"] and (table["mesa"], p["shader"]) not in SPILLED:
             found.append(f"{name(p)}: {p['vgpr_spills']} vector registers spilled")
         if before is None:
             found.append(f"{name(p)}: not in the stored table")

@@ -61,13 +61,13 @@ def test_work_of_attention():
     many parts the keys are makes no difference.
     """
     whole = row("attention_f16", (2, 2, 1), 0, tokens=4, depth=62, constants=ATTENTION)
-    assert work_of(whole) == (4, 2 * (1 + 2), 2 * (16 + 16 + 1))
+    assert work_of(whole) == (4, 2 * (1 + 2), 2 * (16 + 16 + 1), 2 * (4 + 5))
     split = row("attention_f16", (2, 2, 3), 0, tokens=4, depth=62, constants=ATTENTION | {"SPLITS": 3})
-    assert work_of(split) == (12, 2 * (1 + 2), 2 * (16 + 16 + 1))
+    assert work_of(split) == (12, 2 * (1 + 2), 2 * (16 + 16 + 1), 2 * (4 + 5))
     long = row("attention_f16", (1, 2, 3), 0, tokens=1, depth=255, constants=ATTENTION | {"SPLITS": 3})
-    assert work_of(long) == (6, 2 * 4, 2 * 64)
+    assert work_of(long) == (6, 2 * 4, 2 * 64, 2 * 16)
     eights = row("attention_f16", (2, 2, 1), 0, tokens=4, depth=62, constants=ATTENTION | {"VALUE_KEYS": 8})
-    assert work_of(eights) == (4, 2 * (1 + 2), 2 * (8 + 8 + 1))
+    assert work_of(eights) == (4, 2 * (1 + 2), 2 * (8 + 8 + 1), 2 * (4 + 5))
 
 
 def test_counts_that_do_not_follow_are_refused():

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
-from tools.amd.counts import ATTENTION
+from tools.amd.counts import OF_DEPTH
 from vkprefill.engine.model import load
 from vkprefill.engine.step_input import Best
 from vkprefill.errors import VkPrefillError
@@ -70,8 +70,8 @@ class CountedProgram(Program):
     def _note(self, dispatch: dict, line: dict) -> None:
         tokens, depth = self.at
         place = {"program": self.name, "tokens": tokens}
-        if re.fullmatch(ATTENTION, dispatch["shader"]):
-            place["depth"] = depth  # what no other kernel's work depends on
+        if re.fullmatch(OF_DEPTH, dispatch["shader"]):
+            place["depth"] = depth
         compiled = {name: line[name] for name in SAME}
         row = {**dispatch, **place, **compiled}
         sums = {"dispatches": 1, **line["instructions"], **{name: line[name] for name in SUMMED}}

@@ -13,9 +13,11 @@ import numpy as np
 
 from vkprefill.benchmark.record import markdown_table
 
-ATTENTION = r"attention_(f16|f32|half|dot2)"
+ATTENTION, PAIRS_OF_SLOTS = r"attention_(f16|f32|half|dot2)", "kv_store_f16"
+OF_DEPTH = rf"{ATTENTION}|{PAIRS_OF_SLOTS}"  # kernels whose work depends on how many keys were there before
 COUNTS = ("waves", "issue", "valu", "pairs", "salu", "smem", "vmem", "lds", "lds_passes", "lds_least", "lines")
 COUNTS += ("vmem_bytes", "smem_bytes", "branches")
+KEYS_OF_LINE = 16  # whose same word of four values lies in 128 bytes of a half-precision cache
 MOST_ROWS = 128  # of a matrix, that a workgroup takes
 MOST_OFF = 5e-3  # between what was executed and what is worked out: how ties fall, where a row begins in a line
 
@@ -28,25 +30,30 @@ def work_of(row: Mapping) -> tuple[float, ...]:
         return groups, *_attention_work(row["constants"], tokens, row["depth"])
     if shader == "delta_rule":  # a workgroup takes all tokens
         return groups, groups * tokens
+    if shader == PAIRS_OF_SLOTS:  # the first and the last one may hold one token of this call
+        first, last = row["depth"] % 2, (row["depth"] + tokens) % 2
+        return groups, x * tokens, x * (first + tokens + last) // 2, x * first, x * last
     if shader == "causal_conv":  # those of the first tokens see to the state
         return x, groups, x * tokens
     return (groups,)
 
 
-def _attention_work(constants: dict, tokens: int, depth: int) -> tuple[int, int]:
-    """Tiles of keys and, of the weighted sums, groups of keys that are loaded together; see attention.comp.
+def _attention_work(constants: dict, tokens: int, depth: int) -> tuple[int, int, int]:
+    """Tiles of keys; of the weighted sums, groups of keys that are loaded together; lines of keys, which a tile that is
+    not full touches fewer of. See attention.comp.
 
     What a workgroup does beside its tiles counts with them: one without a tile ends at once.
     """
     c, heads = constants, constants["H"] // constants["G"]
     tile, together = c["LOCAL_SIZE"] * c["KP"], c["VALUE_KEYS"]
-    tiles = groups = 0
+    tiles = groups = lines = 0
     for first in range(0, tokens * heads, c["TQ"]):
         skip = 0 if c["TQ"] % heads == 0 else first % heads
         keys = depth + min(first // heads + (skip + c["TQ"] - 1) // heads + 1, tokens)
         tiles += math.ceil(keys / tile)
         groups += keys // tile * (tile // together) + math.ceil(keys % tile / together)
-    return tiles * c["G"], groups * c["G"]
+        lines += math.ceil(keys / KEYS_OF_LINE)
+    return tiles * c["G"], groups * c["G"], lines * c["G"]
 
 
 def kernel_of(row: dict) -> tuple:
