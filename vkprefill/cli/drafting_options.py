@@ -19,6 +19,7 @@ def add_drafting_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--spec-type",
         choices=TYPES,
+        metavar="TYPE",
         default=defaults.type,
         help="who guesses: draft-mtp is the file's multi-token-prediction block, ngram looks the last tokens up in the "
         "prompt and the answer, draft-mtp,ngram looks up first, auto is draft-mtp where the file has the block, none "

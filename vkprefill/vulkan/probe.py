@@ -245,10 +245,11 @@ def choose(wanted: str | int | None = None) -> DeviceInfo:
         chosen = min(usable, key=lambda d: order.index(d.type))
     elif str(wanted).isdecimal():
         if int(wanted) >= len(devices):
-            raise DeviceError(f"device {wanted}: found {len(devices)} Vulkan devices ({listing})")
+            many = "" if len(devices) == 1 else "s"
+            raise DeviceError(f"device {wanted}: found {len(devices)} Vulkan device{many} ({listing})")
         chosen = devices[int(wanted)]
     else:
-        matches = [d for d in devices if str(wanted).lower() in d.name.lower()]
+        matches = [d for d in devices if str(wanted) and str(wanted).lower() in d.name.lower()]
         if len(matches) != 1:
             raise DeviceError(f"device {wanted!r}: {len(matches) or 'no'} devices have this in their name ({listing})")
         chosen = matches[0]
