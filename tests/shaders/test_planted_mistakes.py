@@ -98,7 +98,7 @@ def few_rows(device: Device) -> None:
 
 
 def counts(device: Device) -> None:
-    test_matvec.test_every_number_of_rows(device, "cpu", 3)
+    test_matvec.test_every_number_of_rows(device, "amd", 3)
 
 
 def top_k(device: Device) -> None:
@@ -282,7 +282,7 @@ EVERYWHERE = (
         few_rows,
     ),
     (
-        Mistake("rows not in use", "matvec.comp", "matvec_shuffle_q4_1", "if (r >= num_tokens)", "if (false)"),
+        Mistake("rows not in use", "matvec.comp", "matvec_q4_1", "if (r >= num_tokens)", "if (false)"),
         counts,
     ),
     (Mistake("rest left out", "matvec.comp", "matvec_q4_1", "if (UNIT_SUBS == BATCH) continue", "continue"), few_rows),
