@@ -18,6 +18,11 @@ def printable(value: object, limit: int = 64) -> str:
     return text if len(text) <= limit else f"{text[:half]}...{text[-half:]}"
 
 
+def quoted(value: object) -> str:
+    """As printable, a text in quotes: what was found where something else was wanted."""
+    return printable(repr(value) if isinstance(value, str) else value)
+
+
 def visible(text: str) -> str:
     """`text` with its control characters, but line ends and tabs, as characters that can be seen and do nothing."""
     return "".join(c if c in "\n\t" or c.isprintable() else _picture(c) for c in text)

@@ -45,8 +45,12 @@ def test_what_does_not_fit(cli_here, gpu, companions):
     for args, message in (
         (("-m", block), "block alone .* wanted a model; give this file beside"),
         (("-m", WHOLE, "-md", other), "mtp-c-mixed.gguf: multi-token-prediction block with trunk layers 3, wanted 4"),
-        (("-m", WHOLE, "-md", block, "-md", other), "blocks are both this and .*mtp-a-f32.gguf, wanted one"),
-        (("-m", WHOLE, "-md", TINY, "-md", WHOLE), "draft models are both this and .*tiny-a-f32.gguf, wanted one"),
+        (
+            ("-m", WHOLE, "-md", block, "-md", other),
+            "second multi-token-prediction block alone, after .*mtp-a-f32.gguf; wanted one",
+        ),
+        (("-m", WHOLE, "-md", block, "-md", block), "mtp-a-f32.gguf: found a second .* alone, after .*mtp-a-f32.gguf;"),
+        (("-m", WHOLE, "-md", TINY, "-md", WHOLE), "found a second draft model, after .*tiny-a-f32.gguf; wanted one"),
         (("-m", WHOLE, "-md", block, "-md", "no such file"), "no such file"),
     ):
         assert_error(cli_here("generate", *args, *PROMPT), message)
@@ -68,3 +72,10 @@ def test_inspect_shows_the_block(cli_here, companions):
     assert "multi-token-prediction block: none" in without.out
     assert json.loads(cli_here("inspect", "-m", TINY, "--json").out)["mtp"] is None
     assert_error(cli_here("inspect", "-m", companions["mtp-a-f32"]), "block alone")
+
+
+def test_inspect_with_a_companion(cli_here, companions, tmp_path):
+    block = companions["mtp-a-f32"]
+    own, beside = (json.loads(cli_here("inspect", "-m", WHOLE, "--json", *more).out) for more in ((), ("-md", block)))
+    assert own["mtp"] == beside["mtp"] and own["memory"] == beside["memory"]
+    assert_error(cli_here("inspect", "-m", TINY, "-md", TINY), "no multi-token-prediction block, wanted one")

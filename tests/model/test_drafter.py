@@ -234,7 +234,7 @@ def test_models_without_a_block(load_model):
         with pytest.raises(vkprefill.RequestError, match="without a multi-token-prediction block"):
             model.drafter()
     model = load_model("mtp-a-f32", kv_type="f32")
-    with pytest.raises(vkprefill.RequestError, match="head_rows: -1"):
+    with pytest.raises(vkprefill.RequestError, match="head_rows: found -1"):
         model.drafter(-1)
     assert model.drafter(64) is model.drafter(64) is not model.drafter(0)
 

@@ -411,7 +411,8 @@ def test_an_answer_that_is_dropped_inside_a_round(tiny, prompt, answers, monkeyp
 def test_a_file_without_a_block(tiny, kind):
     decode = SpecDecodeConfig(kind)
     with pytest.raises(
-        vkprefill.RequestError, match=f"^drafts of type {kind}: .* has no multi-token-prediction block; wanted"
+        vkprefill.RequestError,
+        match=f"^drafts of type {kind}: .* was loaded without a multi-token-prediction block; wanted",
     ):
         vkprefill.generate(tiny, "x", max_tokens=1, decode=decode)
 

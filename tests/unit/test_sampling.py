@@ -154,7 +154,7 @@ def test_candidates_that_do_not_match():
         ({"temperature": -0.1}, "temperature: found -0.1, wanted a number from 0 to 100"),
         ({"temperature": math.nan}, "temperature: found nan, wanted a number from 0 to 100"),
         ({"temperature": math.inf}, "temperature: found inf, wanted a number from 0 to 100"),
-        ({"temperature": "hot"}, "temperature: found hot, wanted a number from 0 to 100"),
+        ({"temperature": "hot"}, "temperature: found 'hot', wanted a number from 0 to 100"),
         ({"top_k": -1}, "top_k: found -1, wanted a whole number from 0 to 2147483647"),
         ({"top_k": 2.0}, "top_k: found 2.0, wanted a whole number from 0 to 2147483647"),
         ({"top_k": True}, "top_k: found True, wanted a whole number from 0 to 2147483647"),
@@ -206,7 +206,7 @@ def test_greedy_has_no_penalty_unless_set():
 def test_bad_keys_of_the_file(key, value, wanted):
     with pytest.raises(GGUFError) as caught:
         SamplingConfig().resolve({key: value}, thinking=True)
-    assert str(caught.value) == f"{key}: found {value}, wanted {wanted}"
+    assert str(caught.value) == f"{key}: found {value!r}, wanted {wanted}"
 
 
 def test_sampler_wants_resolved_settings():

@@ -11,6 +11,8 @@ from vkprefill.errors import RequestError
 from vkprefill.gguf.file import open_gguf
 from vkprefill.gguf.tensors import is_companion
 
+BOTH = ("multi-token-prediction block alone", "draft model")
+
 
 @dataclass(frozen=True)
 class DraftFiles:
@@ -25,11 +27,11 @@ def sorted_drafts(paths: Sequence[str]) -> DraftFiles:
     found: dict[str, Path] = {}
     for path in paths:
         companion = is_companion(open_gguf(path))
-        kind, what = ("companion", "multi-token-prediction blocks") if companion else ("draft", "draft models")
+        kind, what, other = ("companion", *BOTH) if companion else ("draft", *reversed(BOTH))
         if kind in found:
             raise RequestError(
-                f"-md {printable(path)}: {what} are both this and {printable(found[kind])}, wanted one; a second -md "
-                f"may be a {'draft model' if companion else 'multi-token-prediction block alone'}"
+                f"-md {printable(path)}: found a second {what}, after {printable(found[kind])}; wanted one, and as the "
+                f"other -md at most a {other}"
             )
         found[kind] = Path(path)
     return DraftFiles(**found)

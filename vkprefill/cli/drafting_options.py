@@ -18,6 +18,7 @@ def add_drafting_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--spec-type",
+        type=_in_one_order,
         choices=TYPES,
         metavar="TYPE",
         default=defaults.type,
@@ -52,6 +53,11 @@ def add_drafting_options(parser: argparse.ArgumentParser) -> None:
         default=defaults.adaptive,
         help="draft less, or nothing, where that was measured to be faster (default: on)",
     )
+
+
+def _in_one_order(kind: str) -> str:
+    """A list of types as TYPES has it: "ngram,draft-mtp" is the same as "draft-mtp,ngram"."""
+    return ",".join(sorted(kind.split(",")))
 
 
 def may_use_block(args: argparse.Namespace) -> bool:

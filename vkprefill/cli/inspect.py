@@ -35,6 +35,12 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_model_options(parser)
+    parser.add_argument(
+        "-md",
+        "--model-draft",
+        metavar="FILE",
+        help="a file with the model's multi-token-prediction block, for the bill",
+    )
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -49,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     chunk = args.batch_size or (chunk_for(config, profile) if device else profile.prefill_chunk)
     half = takes_halves(args.precision, info is None or abilities(info.index).has_dot2)
     precision = "half" if half else "full"
-    block = find_block(file, config, "auto")
+    block = find_block(file, config, "auto" if args.model_draft is None else args.model_draft)
     sizes = Sizes(config, profile, context, kv_type(args), chunk, half, block)
     if info and args.ctx_size is not None:
         check_context(sizes, info)

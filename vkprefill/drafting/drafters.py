@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 from vkprefill.display import printable
 from vkprefill.drafting.depth import Depth
 from vkprefill.drafting.ngram import LEAST_ALONE, LEAST_BESIDE, NGramDrafter
-from vkprefill.drafting.settings import AUTO, MTP, NGRAM, NONE, SpecDecodeConfig
+from vkprefill.drafting.settings import AUTO, MTP, NGRAM, NONE, SpecDecodeConfig, check_config
 from vkprefill.engine.cache import Cache
+from vkprefill.engine.drafter import NO_BLOCK
 from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError
 
@@ -71,11 +72,13 @@ def depth_of(model: Model, config: SpecDecodeConfig) -> Depth:
 
 
 def check_drafts(model: Model, config: SpecDecodeConfig) -> tuple[str, ...]:
-    """Where drafts come from, in order; RequestError where the file has no block for those asked for."""
+    """Where drafts come from, in order. RequestError for what is no SpecDecodeConfig, and where there is no block for
+    the drafts asked for."""
+    check_config(config)
     if MTP in config.sources and not model.has_mtp:
         raise RequestError(
-            f"drafts of type {config.type}: {printable(model.path.name)} has no multi-token-prediction block; "
-            f"wanted {NGRAM}, {AUTO} or {NONE}"
+            f"drafts of type {config.type}: {printable(model.path.name)} {NO_BLOCK}, or drafts of type {NGRAM}, "
+            f"{AUTO} or {NONE}"
         )
     return (MTP,) if config.type == AUTO and model.has_mtp else config.sources
 

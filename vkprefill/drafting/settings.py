@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from vkprefill.display import printable
+from vkprefill.checks import MOST_INTEGER, check_number
+from vkprefill.display import quoted
 from vkprefill.errors import RequestError
 
 NONE, AUTO, MTP, NGRAM, NGRAM_OR_MTP = "none", "auto", "draft-mtp", "ngram", "draft-mtp,ngram"
@@ -17,7 +18,7 @@ LIMITS = {
     "n_max": (Integral, 1, MOST_DRAFTS),
     "n_min": (Integral, 0, MOST_DRAFTS),
     "p_min": (Real, 0, 1),
-    "head_rows": (Integral, 0, 2**31 - 1),
+    "head_rows": (Integral, 0, MOST_INTEGER),
 }
 
 
@@ -49,14 +50,11 @@ class SpecDecodeConfig:
 
     def __post_init__(self) -> None:
         if self.type not in TYPES:
-            raise RequestError(f"type: found {printable(self.type)}, wanted one of {' | '.join(TYPES)}")
+            raise RequestError(f"type: found {quoted(self.type)}, wanted one of {' | '.join(TYPES)}")
         for name, (kind, least, most) in LIMITS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
-                what = "a whole number" if kind is Integral else "a number"
-                raise RequestError(f"{name}: found {printable(value)}, wanted {what} from {least} to {most}")
+            check_number(name, getattr(self, name), kind, least, most)
         if not isinstance(self.adaptive, bool):
-            raise RequestError(f"adaptive: found {printable(self.adaptive)}, wanted true or false")
+            raise RequestError(f"adaptive: found {quoted(self.adaptive)}, wanted true or false")
         if self.n_min > self.n_max:
             raise RequestError(f"n_min: found {self.n_min}, wanted at most n_max, which is {self.n_max}")
 
@@ -64,3 +62,9 @@ class SpecDecodeConfig:
     def sources(self) -> tuple[str, ...]:
         """NGRAM and MTP as they are asked for drafts, in order; AUTO and NONE ask for none."""
         return {MTP: (MTP,), NGRAM: (NGRAM,), NGRAM_OR_MTP: (NGRAM, MTP)}.get(self.type, ())
+
+
+def check_config(decode: object) -> None:
+    """RequestError for what is no SpecDecodeConfig."""
+    if not isinstance(decode, SpecDecodeConfig):
+        raise RequestError(f"decode: found {type(decode).__name__}, wanted SpecDecodeConfig")

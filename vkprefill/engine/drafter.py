@@ -6,9 +6,12 @@ A chain of rows runs on the device without a word from the host: each row's best
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 import numpy as np
 
+from vkprefill.checks import MOST_INTEGER, check_number
+from vkprefill.display import printable
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.draft_head import ChosenIds, DraftHead
 from vkprefill.engine.runner import Runner
@@ -17,6 +20,10 @@ from vkprefill.errors import RequestError
 from vkprefill.vulkan.program import Program
 
 HEAD_ROWS = 65536
+NO_BLOCK = (
+    "was loaded without a multi-token-prediction block; wanted a file with one, or a companion file that holds it "
+    "(mtp=FILE, -md FILE)"
+)
 
 
 class Drafter:
@@ -29,12 +36,7 @@ class Drafter:
 
     def __init__(self, runner: Runner, head_rows: int = HEAD_ROWS, always: Iterable[int] = ()) -> None:
         if runner.mtp is None:
-            raise RequestError(
-                f"drafts: {runner.config.name} was loaded without a multi-token-prediction block; wanted a file with "
-                "one, or a companion file that holds it"
-            )
-        if head_rows < 0:
-            raise RequestError(f"head_rows: {head_rows}, wanted 0 (the whole head) or more")
+            raise RequestError(f"drafts: {printable(runner.config.name)} {NO_BLOCK}")
         self._runner, self.head_rows = runner, head_rows
         self._head = DraftHead.cut(runner.mtp.shared_head_head, head_rows)
         self._ids = ChosenIds(self._head.first.rows, self._head.num_ids, always)
@@ -44,8 +46,11 @@ class Drafter:
         """At most `count` tokens that may follow token_id, which is the last one known and not in the cache yet.
 
         They end before the first whose probability among the best few is below p_min. There are fewer where the cache
-        has no room to verify more. The cache stays as it is. Raises RequestError for a bad token or cache.
+        has no room to verify more. The cache stays as it is. Raises RequestError for a bad token, cache, count or
+        p_min.
         """
+        check_number("count", count, Integral, 0, MOST_INTEGER)
+        check_number("p_min", p_min, Real, 0, 1)
         run = self._runner
         with run.turn:
             count = run.begin_drafts(token_id, cache, count, DRAFT_CANDIDATES if p_min > 0 else 1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 
+from vkprefill.checks import MOST_INTEGER, check_number
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.capture import AttentionCapture, query_indices
 from vkprefill.engine.cpu_loads import choose_loads
@@ -217,8 +219,10 @@ class Model:
 
     def drafter(self, head_rows: int = HEAD_ROWS) -> Drafter:
         """What drafts tokens with the multi-token-prediction block; head_rows: see Drafter, to which special tokens are
-        added. The same one for the same head_rows as the call before. Raises RequestError without a block.
+        added. The same one for the same head_rows as the call before. Raises RequestError without a block
+        and for bad head_rows.
         """
+        check_number("head_rows", head_rows, Integral, 0, MOST_INTEGER)
         if self._drafter is None or self._drafter.head_rows != head_rows:
             self._drafter = Drafter(self.runner, head_rows, self.tokenizer.special_tokens.values())
         return self._drafter

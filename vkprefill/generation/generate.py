@@ -248,7 +248,12 @@ def stream_generate(
     hooks = Hooks(progress)
     ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
     asked = SparseRequest(True, spec, kept_ranges, _facts(prompt))
-    options = AnswerOptions(max_tokens, sampling or SamplingConfig(), asked, decode=decode or SpecDecodeConfig())
+    options = AnswerOptions(
+        max_tokens,
+        SamplingConfig() if sampling is None else sampling,
+        asked,
+        decode=SpecDecodeConfig() if decode is None else decode,
+    )
     options = replace(options, sampling=options.sampling.resolve(model.metadata, thinking))
     check_drafts(model, options.decode)
     speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else checked_draft(draft)

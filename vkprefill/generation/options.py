@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from vkprefill.drafting.settings import SpecDecodeConfig
+from vkprefill.drafting.settings import SpecDecodeConfig, check_config
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import RequestError
@@ -35,8 +35,7 @@ class AnswerOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, SamplingConfig):
             raise RequestError(f"sampling: found {type(self.sampling).__name__}, wanted SamplingConfig")
-        if not isinstance(self.decode, SpecDecodeConfig):
-            raise RequestError(f"decode: found {type(self.decode).__name__}, wanted SpecDecodeConfig")
+        check_config(self.decode)
         limit = self.max_tokens
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 1")

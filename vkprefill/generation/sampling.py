@@ -12,7 +12,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from vkprefill.display import printable
+from vkprefill.display import quoted
 from vkprefill.errors import GGUFError, RequestError, ShapeError, VkPrefillError
 
 MAX_CANDIDATES = 64  # more than this the device does not sort out: the whole row of logits is read
@@ -66,7 +66,7 @@ class SamplingConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and not _in_range(field.name, value):
-                raise RequestError(f"{field.name}: found {printable(value)}, wanted {_wanted(field.name)}")
+                raise RequestError(f"{field.name}: found {quoted(value)}, wanted {_wanted(field.name)}")
 
     def resolve(self, metadata: Mapping[str, object], thinking: bool) -> "SamplingConfig":
         """Fill in the settings that are None, all but the seed.
@@ -167,6 +167,6 @@ def _file_settings(metadata: Mapping[str, object]) -> dict[str, float]:
         if key in metadata:
             value = metadata[key]
             if not _in_range(name, value):
-                raise GGUFError(f"{key}: found {printable(value)}, wanted {_wanted(name)}")
+                raise GGUFError(f"{key}: found {quoted(value)}, wanted {_wanted(name)}")
             settings[name] = value if LIMITS[name][0] is Integral else round(float(value), 6)
     return settings

@@ -61,7 +61,7 @@ class Session:
         max_context: int | None = None,
         prompts: PromptCache | None = None,
     ) -> None:
-        self.model, self._decode = model, decode or SpecDecodeConfig()
+        self.model, self._decode = model, SpecDecodeConfig() if decode is None else decode
         check_drafts(model, self._decode)
         self._owned: list[PromptCache | SpecPrefill] = []
         if isinstance(draft, Model):
@@ -114,10 +114,10 @@ class Session:
         facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
         options = AnswerOptions(
             max_tokens,
-            sampling or SamplingConfig(),
+            SamplingConfig() if sampling is None else sampling,
             SparseRequest(specprefill, spec, kept_ranges, facts),
             mark_at=(len(history),) if ids[: len(history)] == history else (),
-            decode=decode or self._decode,
+            decode=self._decode if decode is None else decode,
         )
         yield from self.stream_ids(ids, options, hooks)
 

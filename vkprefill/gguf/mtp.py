@@ -8,8 +8,8 @@ import logging
 import os
 from dataclasses import dataclass
 
-from vkprefill.display import printable
-from vkprefill.errors import UnsupportedModelError, VkPrefillError
+from vkprefill.display import printable, quoted
+from vkprefill.errors import RequestError, UnsupportedModelError, VkPrefillError
 from vkprefill.gguf.config import OUTPUT, TOKEN_EMBEDDING, ModelConfig
 from vkprefill.gguf.file import GGUFFile, open_gguf
 from vkprefill.gguf.tensors import TensorSpec, check_specs, is_companion, is_mtp_tensor, mtp_specs
@@ -80,10 +80,12 @@ def find_block(model: GGUFFile, config: ModelConfig, wanted: str | os.PathLike[s
     """The block to load with a model: "auto" that of its own file, None where it has none or one that cannot be used
     (which is logged); a path that of another file, such as a companion; None no block.
 
-    Raises what `block_of` and opening another file raise.
+    Raises RequestError for any other `wanted`, and what `block_of` and opening another file raise.
     """
     if wanted is None:
         return None
+    if not isinstance(wanted, str | os.PathLike) or wanted == "":
+        raise RequestError(f'mtp: found {quoted(wanted)}, wanted "auto", None or the path of a file')
     if wanted != "auto":
         file = open_gguf(wanted)
         return block_of(file, ModelConfig.from_gguf(file), model, config)
