@@ -140,7 +140,7 @@ def test_without_the_block(prompt):
     with vkprefill.load(model_path("mtp-b-q4km"), max_context=512, mtp=None) as model:
         assert check_drafts(model, SpecDecodeConfig()) == ()
         assert vkprefill.generate(model, prompt[:9], max_tokens=4, sampling=GREEDY).timings.draft_n == 0
-        with pytest.raises(vkprefill.RequestError, match="no multi-token-prediction block"):
+        with pytest.raises(vkprefill.RequestError, match="without a multi-token-prediction block"):
             vkprefill.generate(model, prompt[:9], decode=SpecDecodeConfig("draft-mtp"))
 
 
