@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import vkprefill
+from tests.model.test_failures import InterruptedAt
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.step_input import Best
 
@@ -71,3 +72,19 @@ def test_given_back_after_an_error():
         with turn, turn:
             raise KeyError
     assert refused(turn.__enter__) == "not refused"
+
+
+def test_given_back_after_an_interrupt_at_any_line():
+    def nested(turn: OneThread) -> None:
+        with turn, turn:
+            pass
+
+    turn = OneThread("x")
+    with InterruptedAt(0) as counting:
+        nested(turn)
+    assert counting.lines
+    for at in range(1, counting.lines + 1):
+        turn = OneThread("x")
+        with pytest.raises(KeyboardInterrupt), InterruptedAt(at):
+            nested(turn)
+        assert refused(turn.__enter__) == "not refused", f"line {at}"
