@@ -98,6 +98,27 @@ def test_own_addresses(machine):
     assert result.lds.view(np.uint32).tolist() == wanted.tolist()
 
 
+def test_places_of_spilled_registers(machine):
+    """A workgroup of 16 spills a register to 64 bytes, side by side: the lanes that are off lie in the next one's. A
+    load sees the last store before it, without a wait between them, and none after it.
+    """
+    lines = """ds_store_addtid_b32 v1
+        ds_store_addtid_b32 v2 offset:64
+        ds_load_addtid_b32 v4
+        ds_store_addtid_b32 v3
+        ds_load_addtid_b32 v5
+        ds_load_addtid_b32 v6 offset:64
+        ds_store_addtid_b32 v2 offset:128
+        ds_load_addtid_b32 v2 offset:64"""
+    one, two, three = (lanes_of(machine)[:16] + start for start in (100, 200, 300))
+    v = {k: lanes_of(machine) + 100 * k for k in (1, 2, 3)}
+    result = machine.run(lines, v, {M0: 0}, lds=np.full(48, 7, np.uint32), on=0xFFFF)
+    for register, wanted in {4: one, 5: three, 6: two, 2: two}.items():
+        assert result.v(register)[:16].tolist() == wanted.tolist()
+    assert result.v(4)[16:].tolist() == [POISON] * (machine.lanes - 16)
+    assert result.lds.view(np.uint32).tolist() == [*three, *two, *two]
+
+
 def test_permutations_within_32_lanes(machine):
     rng = np.random.default_rng(5)
     place = rng.integers(0, 32, machine.lanes).astype(np.uint32)

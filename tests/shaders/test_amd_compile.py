@@ -52,6 +52,14 @@ def test_every_pipeline_compiles_in_time(table, cases):
     assert [(name(p), p["seconds"]) for p in table["pipelines"] if p["seconds"] > MAX_SECONDS] == []
 
 
+def test_no_vector_register_is_spilled(table):
+    """That would be slow, and on Mesa 26.2 wrong: its scheduler moves a spill's store before an earlier load of
+    the same place (benchmarks/NOTES.md, "Spilled vector registers").
+    """
+    spilled = [(name(p), p["vgpr_spills"]) for p in table["pipelines"] if p["vgpr_spills"]]
+    assert [(which, count) for which, count in spilled if (table["mesa"], which.split()[0]) not in SPILLED] == []
+
+
 def test_inner_loops_are_found(table):
     """Where the compiler leaves the loops as they are in the source, which those of these kernels ask for."""
     counted = re.compile("attention_(f|half|dot2)|matmul_|matvec_(?!rows_)")
@@ -61,7 +69,7 @@ def test_inner_loops_are_found(table):
 
 
 def test_no_worse_than_the_stored_table(table):
-    """Registers, spills and waves; they differ between Mesa versions, so only the same version is compared."""
+    """Registers, spilled scalars and waves; they differ between Mesa versions, so only the same version is compared."""
     stored = [t for t in load_table() if (t["mesa"], t["family"]) == (table["mesa"], table["family"])]
     if not stored:
         pytest.skip(f"no stored table for Mesa {table['mesa']}; python -m tools.amd_compile --update adds one")
@@ -69,8 +77,6 @@ def test_no_worse_than_the_stored_table(table):
     found = []
     for p in table["pipelines"]:
         before = known.get(key(p))
-        if p["vgpr_spills"] and (table["mesa"], p["shader"]) not in SPILLED:
-            found.append(f"{name(p)}: {p['vgpr_spills']} vector registers spilled")
         if before is None:
             found.append(f"{name(p)}: not in the stored table")
             continue

@@ -21,7 +21,9 @@ FEW = ("Q4_K", "Q5_1")
 
 def forms(device, profile: str, weight_type: str) -> tuple[tuple[int, int], ...]:
     if PROFILES[profile].shuffle and not device.profile.shuffle:
-        return ()  # a tile for shuffles, of more sums and weights than a GPU has registers for
+        # A tile for shuffles, of more sums and weights than a GPU has registers for: hundreds spill. No profile of a
+        # GPU does that, and Mesa 26.2 makes wrong code of it (benchmarks/NOTES.md, "Spilled vector registers").
+        return ()
     whole = is_emulated(device) or PROFILES[profile].shuffle or weight_type in FEW
     return ROWS if whole else ROWS[-1:] if profile == "amd" else ()
 
