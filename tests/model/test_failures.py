@@ -295,6 +295,14 @@ class InterruptedAt:
         return self._line
 
 
+def leave_turn(model: Model) -> None:
+    """The tracer also raises between the end of a with block and its __exit__, where Python looks for no signal: what
+    no interrupt leaves behind, and other threads would be refused for.
+    """
+    while model.runner.turn._is_owned():
+        model.runner.turn.release()
+
+
 def check_interrupts(task: Callable, places: int, model: Model, want: np.ndarray) -> None:
     """At so many lines, evenly spread over those that the task runs."""
     with InterruptedAt(0) as counting:
@@ -307,6 +315,7 @@ def check_interrupts(task: Callable, places: int, model: Model, want: np.ndarray
                 task(model)
         except KeyboardInterrupt:
             pass  # in a finaliser, Python goes on
+        leave_turn(model)
         assert np.array_equal(task(model), want), f"line {at}: a right answer afterwards"
         assert forget_and_account(model) == before, f"line {at}"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vkprefill
-from tests.model.test_failures import InterruptedAt
+from tests.model.test_failures import InterruptedAt, leave_turn
 from tests.reference.fixtures import model_path
 from tests.shaders.run_kernel import PROFILES
 from vkprefill.engine.cache import Cache, Snapshot
@@ -235,6 +235,7 @@ def check_interrupts(model: Model, prompt: list[int], places: int) -> None:
         cache, snapshot = begin()
         with pytest.raises(KeyboardInterrupt), InterruptedAt(at):
             run_round(model, cache, 3, 2, 2)
+        leave_turn(model)
         outcomes.add("broken" if cache.broken else len(cache) - START)
         if cache.broken:
             cache.restore(snapshot)
