@@ -24,8 +24,8 @@ from tools.model.mixes import tensor_type
 from tools.model.shapes import make_config
 from vkprefill.benchmark.record import markdown_table
 from vkprefill.engine.draft_head import DraftHead
-from vkprefill.engine.drafter import HEAD_ROWS
-from vkprefill.engine.runner import FEW_ROWS
+from vkprefill.engine.runner import FEW_ROWS, program_rows
+from vkprefill.engine.sizes import HEAD_ROWS
 from vkprefill.gguf.tensors import mtp_specs, tensor_specs
 
 DOCUMENT = Path(__file__).parent / "DRAFTS_780M.md"
@@ -218,24 +218,19 @@ class DraftCosts:
         """All of a round; without drafts a step of decode."""
         if not drafts:
             return self.step
-        rows = holding(drafts + 1)
+        rows = program_rows(drafts + 1)
         return self.runs[rows] + self.feeds[rows] + self.chains[head][drafts]
 
     def speed_ups(self, head: str, drafts: int, tokens: float) -> tuple[float, float]:
         """(by bytes, by the bound)."""
         if not drafts:
             return tokens, tokens
-        rows = holding(drafts + 1)
+        rows = program_rows(drafts + 1)
         parts = self.runs[rows], self.chains[head][drafts], self.feeds[rows]
         return tuple(
             speed_up(tokens, *(getattr(part, what) / getattr(self.step, what) for part in parts))
             for what in ("bytes", "seconds")
         )
-
-
-def holding(rows: int) -> int:
-    """Rows of the program that so many run in."""
-    return next(most for most in FEW_ROWS if most >= rows)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -250,7 +245,7 @@ def step_rows(shape: str, costs: DraftCosts) -> Iterable[tuple[str, ...]]:
     """v, c and u in steps of plain decoding."""
     for what, name in (("bytes", "bytes"), ("seconds", "bound")):
         one = getattr(costs.step, what)
-        parts = [costs.runs[holding(m)] for m in (2, 3, 4, 8)]
+        parts = [costs.runs[program_rows(m)] for m in (2, 3, 4, 8)]
         parts += [costs.chains[head][2] - costs.chains[head][1] for head in HEADS]
         parts += [costs.feeds[1], costs.feeds[4]]
         cells = [f"{getattr(part, what) / one:.3f}" for part in parts]

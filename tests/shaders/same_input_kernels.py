@@ -142,11 +142,8 @@ def delta(device: Device, q, k, v, log_decay, beta, state, *, num_rows: int | No
         run.input("gates", np.stack([log_decay, beta], axis=-1)),
         whole,
         run.output("o", hv * dv),
+        kernels.DeltaHeads(hk, hv, dk, dv),
         state_offset=offset,
-        key_heads=hk,
-        value_heads=hv,
-        key_dim=dk,
-        value_dim=dv,
     )
     out = run.finish()
     assert (out["state"][:offset] == 7).all() and (out["state"][offset + state.size :] == 7).all(), (

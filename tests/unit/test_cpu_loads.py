@@ -10,6 +10,7 @@ from vkprefill.engine import cpu_loads
 from vkprefill.engine.cpu_loads import TIMES, LoadTimes, choose_loads, profile_so_far
 from vkprefill.vulkan.companion import Abilities
 from vkprefill.vulkan.probe import DeviceInfo
+from vkprefill.vulkan.processor import processor_code
 from vkprefill.vulkan.profiles import CPU, CPU_WIDE, NVIDIA, profile_for
 
 INFO = DeviceInfo(0, "a CPU", "cpu", 0, "driver 1", "", (), 0, 0, 8, 8, 0, 0, 0, ())
@@ -54,7 +55,7 @@ def test_measured_once(measured):
 def test_on_another_processor(measured, monkeypatch):
     """The driver compiles for the processor, and its name does not say which."""
     choose_loads(opened())
-    monkeypatch.setattr(cpu_loads, "_processor", lambda: "another")
+    monkeypatch.setattr(cpu_loads, "processor_code", lambda: "another")
     measured.times = FAST_LOADS
     device = opened()
     choose_loads(device)
@@ -66,10 +67,10 @@ def test_processor(tmp_path):
     told = []
     for text in (thread.format(0, 800, "avx2"), thread.format(0, 900, "avx2") + thread.format(1, 1, "avx2"), ""):
         cpuinfo.write_text(text)
-        told.append(cpu_loads._processor(cpuinfo))
+        told.append(processor_code(cpuinfo))
     cpuinfo.write_text(thread.format(0, 800, "avx2 avx512f"))
-    assert told[0] == told[1] and len({told[0], told[2], cpu_loads._processor(cpuinfo)}) == 3
-    assert cpu_loads._processor(tmp_path / "absent") == ""
+    assert told[0] == told[1] and len({told[0], told[2], processor_code(cpuinfo)}) == 3
+    assert processor_code(tmp_path / "absent") == ""
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"KEY": {"narrow": 1}}', '{"KEY": {"narrow": 1, "wide": -1}}'])

@@ -18,10 +18,9 @@ from vkprefill.benchmark.kernels import ceiling_programs
 from vkprefill.engine import memory, weights
 from vkprefill.engine import model as model_module
 from vkprefill.engine.capture import AttentionCapture
-from vkprefill.engine.drafter import HEAD_ROWS
 from vkprefill.engine.halves import SHORT_RUN
 from vkprefill.engine.model import Model
-from vkprefill.engine.sizes import KV_TYPES, MAX_CANDIDATES, MAX_DRAFTS
+from vkprefill.engine.sizes import HEAD_ROWS, KV_TYPES, MAX_CANDIDATES, MAX_DRAFTS
 from vkprefill.engine.step_input import Best
 from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS

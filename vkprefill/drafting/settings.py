@@ -7,16 +7,16 @@ from numbers import Integral, Real
 
 from vkprefill.checks import MOST_INTEGER, check_number
 from vkprefill.display import quoted
+from vkprefill.engine.sizes import HEAD_ROWS, MAX_DRAFTS
 from vkprefill.errors import RequestError
 
 NONE, AUTO, MTP, NGRAM, NGRAM_OR_MTP = "none", "auto", "draft-mtp", "ngram", "draft-mtp,ngram"
 TYPES = (NONE, AUTO, MTP, NGRAM, NGRAM_OR_MTP)
-MOST_DRAFTS = 7  # with the token before them as many rows as keep the order of sums of one
 
 # setting: type, least, greatest
 LIMITS = {
-    "n_max": (Integral, 1, MOST_DRAFTS),
-    "n_min": (Integral, 0, MOST_DRAFTS),
+    "n_max": (Integral, 1, MAX_DRAFTS),
+    "n_min": (Integral, 0, MAX_DRAFTS),
     "p_min": (Real, 0, 1),
     "head_rows": (Integral, 0, MOST_INTEGER),
 }
@@ -46,7 +46,7 @@ class SpecDecodeConfig:
     n_min: int = 0
     p_min: float = 0.0
     adaptive: bool = True
-    head_rows: int = 65536
+    head_rows: int = HEAD_ROWS
 
     def __post_init__(self) -> None:
         if self.type not in TYPES:

@@ -5,10 +5,8 @@ The time of one product in both forms, measured once and kept; the results are t
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType
@@ -21,6 +19,7 @@ from vkprefill.kept import Kept
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.probe import DeviceInfo
+from vkprefill.vulkan.processor import processor_code
 from vkprefill.vulkan.profiles import CPU, CPU_WIDE, Profile, can_run, profile_for
 from vkprefill.vulkan.shaders import fingerprint
 
@@ -65,17 +64,7 @@ def choose_loads(device: Device) -> None:
 
 
 def _key(info: DeviceInfo) -> str:
-    return "|".join((info.name, info.driver, _processor(), fingerprint()))
-
-
-def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """A word for the model and its instruction sets: drivers compile for these; a home folder may have several."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return ""
-    told = sorted({line for line in lines if line.startswith(("model name", "flags"))})
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
+    return "|".join((info.name, info.driver, processor_code(), fingerprint()))
 
 
 def _measure(device: Device) -> LoadTimes:

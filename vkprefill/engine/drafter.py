@@ -15,11 +15,10 @@ from vkprefill.display import printable
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.draft_head import ChosenIds, DraftHead
 from vkprefill.engine.runner import Runner
-from vkprefill.engine.sizes import DRAFT_CANDIDATES
+from vkprefill.engine.sizes import DRAFT_CANDIDATES, HEAD_ROWS
 from vkprefill.errors import RequestError
 from vkprefill.vulkan.program import Program
 
-HEAD_ROWS = 65536
 NO_BLOCK = (
     "was loaded without a multi-token-prediction block; wanted a file with one, or a companion file that holds it "
     "(mtp=FILE, -md FILE)"

@@ -12,10 +12,11 @@ from vkprefill.checks import MOST_INTEGER, check_number
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.capture import AttentionCapture, query_indices
 from vkprefill.engine.cpu_loads import choose_loads
-from vkprefill.engine.drafter import HEAD_ROWS, Drafter
+from vkprefill.engine.drafter import Drafter
 from vkprefill.engine.memory import LoadOptions
 from vkprefill.engine.rows import Rows
 from vkprefill.engine.runner import LOGITS_ROWS, PrefillProgress, Runner
+from vkprefill.engine.sizes import HEAD_ROWS
 from vkprefill.engine.step_input import Best
 from vkprefill.engine.token_input import checked_ids, checked_positions
 from vkprefill.engine.weights import Progress

@@ -47,6 +47,17 @@ SHORT_ROWS = 32  # rows of the prefill program for short prompts
 FEW_ROWS = (1, 2, 4, KEPT)  # that programs of decode are recorded for
 
 
+def unpacked(candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """uint32 [k, 2] of the device -> (ids int64 [k], logits float32 [k]), copies."""
+    bits, ids = np.array(candidates.T, order="C")
+    return ids.astype(np.int64), bits.view(np.float32)
+
+
+def program_rows(count: int) -> int:
+    """Rows of the decode program that so many tokens run in."""
+    return next(rows for rows in FEW_ROWS if rows >= count)
+
+
 class Companion(Protocol):
     """Programs and buffers of another part of the engine, which are closed before the runner is."""
 
@@ -142,7 +153,7 @@ class Runner:
 
     def rows_program(self, count: int) -> Program:
         """Decode of `count` tokens, 1 to KEPT; recorded when it is first asked for."""
-        rows = next(rows for rows in FEW_ROWS if rows >= count)
+        rows = program_rows(count)
         if rows not in self._rows_programs:
             self._rows_programs[rows] = self.forward.record_rows("decode" if rows == 1 else f"decode {rows}", rows)
         return self._rows_programs[rows]
@@ -333,8 +344,8 @@ class Runner:
 
     def candidates(self, count: int, row: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """(ids int64 [count], logits float32 [count]), best first; row: as for logits."""
-        raw = self.scratch.candidates.view()[row, :count].copy()
-        return raw[:, 1].astype(np.int64), self.finite(raw[:, 0].view(np.float32), "logits")
+        ids, logits = unpacked(self.scratch.candidates.view()[row, :count])
+        return ids, self.finite(logits, "logits")
 
     def all_logits(self, num_tokens: int) -> np.ndarray:
         """Logits [num_tokens, V] of all tokens of the last prefill, which had at most LOGITS_ROWS: a view."""

@@ -16,8 +16,9 @@ from vkprefill.vulkan.profiles import Profile
 PAGE = 256  # slots of a page of the KV cache, as in shaders/include/kv.glsl
 KV_TYPES = ("f16", "f32")
 MAX_CANDIDATES = 64  # that the device can deliver for sampling
-MAX_DRAFTS = 7  # of a round: they are verified with the token before them
+MAX_DRAFTS = 7  # of a round: with the token before them as many rows as keep the order of sums of one
 DRAFT_CANDIDATES = 10  # best tokens of a draft row, whose probabilities are taken among them
+HEAD_ROWS = 65536  # of the vocabulary's first tokens, that a draft may be unless told otherwise
 MAX_DRAFT_IDS = 1024  # tokens that a draft may be beside the first of the vocabulary
 MAX_CONTEXT, MAX_CHUNK = 1 << 30, 4096
 ROW_TILE = 32  # activations are padded to whole tiles: a multiple of the rows that matmul and attention read together

@@ -12,15 +12,16 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from vkprefill.checks import MOST_INTEGER, check_number, in_range, range_in_words
 from vkprefill.display import quoted
-from vkprefill.errors import GGUFError, RequestError, ShapeError, VkPrefillError
+from vkprefill.errors import GGUFError, ShapeError, VkPrefillError
 
 MAX_CANDIDATES = 64  # more than this the device does not sort out: the whole row of logits is read
 
 # setting: type, least, greatest
 LIMITS = {
     "temperature": (Real, 0, 100),
-    "top_k": (Integral, 0, 2**31 - 1),
+    "top_k": (Integral, 0, MOST_INTEGER),
     "top_p": (Real, 0, 1),
     "min_p": (Real, 0, 1),
     "presence_penalty": (Real, -2, 2),
@@ -65,8 +66,8 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and not _in_range(field.name, value):
-                raise RequestError(f"{field.name}: found {quoted(value)}, wanted {_wanted(field.name)}")
+            if value is not None:
+                check_number(field.name, value, *LIMITS[field.name])
 
     def resolve(self, metadata: Mapping[str, object], thinking: bool) -> "SamplingConfig":
         """Fill in the settings that are None, all but the seed.
@@ -95,8 +96,8 @@ class Sampler:
     def __init__(self, config: SamplingConfig) -> None:
         """RequestError if a setting other than the seed is None."""
         for field in fields(config):
-            if field.name != "seed" and getattr(config, field.name) is None:
-                raise RequestError(f"{field.name}: found None, wanted {_wanted(field.name)}")
+            if field.name != "seed":
+                check_number(field.name, getattr(config, field.name), *LIMITS[field.name])
         self.config = config
         self.seed = secrets.randbits(32) if config.seed is None else int(config.seed)
         self._random = np.random.Generator(np.random.PCG64(self.seed))
@@ -150,23 +151,13 @@ class Sampler:
         return logits
 
 
-def _in_range(name: str, value: object) -> bool:
-    kind, least, greatest = LIMITS[name]
-    return isinstance(value, kind) and not isinstance(value, bool) and bool(least <= value <= greatest)
-
-
-def _wanted(name: str) -> str:
-    kind, least, greatest = LIMITS[name]
-    return f"{'a whole number' if kind is Integral else 'a number'} from {least} to {greatest}"
-
-
 def _file_settings(metadata: Mapping[str, object]) -> dict[str, float]:
     """The settings that the file has keys for. Its float32 values are rounded back to the decimals they came from."""
     settings = {}
     for name, key in FILE_KEYS.items():
         if key in metadata:
             value = metadata[key]
-            if not _in_range(name, value):
-                raise GGUFError(f"{key}: found {quoted(value)}, wanted {_wanted(name)}")
+            if not in_range(value, *LIMITS[name]):
+                raise GGUFError(f"{key}: found {quoted(value)}, wanted {range_in_words(*LIMITS[name])}")
             settings[name] = value if LIMITS[name][0] is Integral else round(float(value), 6)
     return settings

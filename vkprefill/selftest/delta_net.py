@@ -48,11 +48,8 @@ def _delta_rule(trial: Trial, profile: Profile) -> None:
                 trial.rows(np.stack([log_decay[run], beta[run]], axis=-1)),
                 live,
                 o,
+                kernels.DeltaHeads(KEY_HEADS, VALUE_HEADS, DIM, DIM),
                 state_offset=OFFSET,
-                key_heads=KEY_HEADS,
-                value_heads=VALUE_HEADS,
-                key_dim=DIM,
-                value_dim=DIM,
             )
         p.run()
         wanted, state = reference.delta_rule(q[run], k[run], v[run], log_decay[run], beta[run], state)

@@ -5,8 +5,8 @@ Shapes are written with the letters of ARCHITECTURE.md. A file for each family o
 """
 
 from vkprefill.engine.kernels.attention import attention, attention_gate, half_queries, head_norm_rope, kv_store
-from vkprefill.engine.kernels.delta_net import causal_conv, delta_gates, delta_rule, gated_norm
-from vkprefill.engine.kernels.delta_rows import DeltaHeads, DeltaVectors, commit, delta_inputs, delta_rows
+from vkprefill.engine.kernels.delta_net import DeltaHeads, causal_conv, delta_gates, delta_rule, gated_norm
+from vkprefill.engine.kernels.delta_rows import DeltaVectors, commit, delta_inputs, delta_rows
 from vkprefill.engine.kernels.drafts import keep_row, last_accepted, matvec_rows, mtp_input, next_draft
 from vkprefill.engine.kernels.elementwise import rms_norm, swiglu
 from vkprefill.engine.kernels.matrix import embedding, linear

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
 from vkprefill.engine.halves import HalfRows
 from vkprefill.engine.kernels.common import HALF_LANES, ceil_div, check_shapes, half_words, lanes_for, shuffle_form
 from vkprefill.errors import ShapeError
+from vkprefill.gguf.config import ModelConfig
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 
 CONV_TOKENS = 32  # of an invocation: enough that the three before them, read again, do not count
+MAX_KEY_DIM = 4 * HALF_LANES  # of a head: a workgroup has it whole, four values to an invocation
+
+
+@dataclass(frozen=True)
+class DeltaHeads:
+    """Sizes of a delta net, by the letters of ARCHITECTURE.md."""
+
+    Hk: int
+    Hv: int
+    Dk: int
+    Dv: int
+
+    @classmethod
+    def of(cls, c: ModelConfig) -> DeltaHeads:
+        return cls(c.linear_num_key_heads, c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim)
+
+    @property
+    def channels(self) -> int:
+        """C"""
+        return 2 * self.Hk * self.Dk + self.Hv * self.Dv
 
 
 def causal_conv(
@@ -28,10 +51,10 @@ def causal_conv(
     """
     channels = x.shape[1]
     check_shapes("causal_conv", weight=(weight.shape, (channels, 4)), y=(y.shape[1:], (channels,)))
-    if channels % 4 or key_dim % 4 or key_dim > 4 * HALF_LANES:
+    if channels % 4 or key_dim % 4 or key_dim > MAX_KEY_DIM:
         raise ShapeError(
             f"causal_conv: {channels} channels with heads of {key_dim}, wanted multiples of 4, and heads of at most "
-            f"{4 * HALF_LANES}"
+            f"{MAX_KEY_DIM}"
         )
     p.dispatch(
         "causal_conv",
@@ -75,35 +98,31 @@ def delta_rule(
     gates: Buffer,
     state: Buffer,
     o: Buffer,
+    heads: DeltaHeads,
     *,
     state_offset: int,
-    key_heads: int,
-    value_heads: int,
-    key_dim: int,
-    value_dim: int,
 ) -> None:
     """o[T, Hv, Dv] of the gated delta rule over qkv[T, C]; the state [Hv, Dv, Dk] at state_offset advances."""
     check_shapes(
         "delta_rule",
-        qkv=(qkv.shape[1:], (2 * key_heads * key_dim + value_heads * value_dim,)),
-        gates=(gates.shape[1:], (value_heads, 2)),
-        o=(o.shape[1:], (value_heads * value_dim,)),
+        qkv=(qkv.shape[1:], (heads.channels,)),
+        gates=(gates.shape[1:], (heads.Hv, 2)),
+        o=(o.shape[1:], (heads.Hv * heads.Dv,)),
     )
-    heads = {"Hk": key_heads, "Hv": value_heads, "Dk": key_dim, "Dv": value_dim}
     shader, tiles, constants = delta_tiles(p, "delta_rule", heads)
     p.dispatch(
         shader,
         [p.step, qkv, gates, state, o],
-        (tiles, value_heads, 1),
+        (tiles, heads.Hv, 1),
         constants=constants,
         push={"state_offset": state_offset},
-        work=8.0 * value_heads * value_dim * key_dim * p.num_rows,
+        work=8.0 * heads.Hv * heads.Dv * heads.Dk * p.num_rows,
     )
 
 
-def delta_tiles(p: Program, kernel: str, heads: dict[str, int]) -> tuple[str, int, dict[str, int]]:
-    """(shader, workgroups for a head, constants) of delta_rule or delta_rows with these heads: Hk, Hv, Dk, Dv."""
-    key_dim, value_dim = heads["Dk"], heads["Dv"]
+def delta_tiles(p: Program, kernel: str, heads: DeltaHeads) -> tuple[str, int, dict[str, int]]:
+    """(shader, workgroups for a head, constants) of delta_rule or delta_rows with these heads."""
+    key_dim, value_dim = heads.Dk, heads.Dv
     local, lanes, rows = p.device.profile.delta_rule
     lanes = min(lanes, key_dim // 4, p.device.info.subgroup_size)
     while local // lanes * rows > value_dim:
@@ -112,7 +131,7 @@ def delta_tiles(p: Program, kernel: str, heads: dict[str, int]) -> tuple[str, in
     tile = local // lanes * rows  # of value indices
     if key_dim % (4 * lanes) or value_dim % tile:
         raise ShapeError(f"{kernel}: heads of {key_dim} and {value_dim} do not divide into the profile's tiles")
-    constants = {"LOCAL_SIZE": local, "LANES": lanes, "ROWS": rows, **heads, **shuffle}
+    constants = {"LOCAL_SIZE": local, "LANES": lanes, "ROWS": rows, **asdict(heads), **shuffle}
     return f"{kernel}{form}", value_dim // tile, constants
 
 

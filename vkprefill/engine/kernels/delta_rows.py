@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from vkprefill.engine.cache_pool import StateOffsets
 from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.kernels.common import ceil_div, check_shapes, lanes_for
-from vkprefill.engine.kernels.delta_net import delta_tiles
+from vkprefill.engine.kernels.delta_net import MAX_KEY_DIM, DeltaHeads, delta_tiles
 from vkprefill.errors import ShapeError
-from vkprefill.gguf.config import ModelConfig
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
-
-MAX_KEY_DIM = 512  # of a head: a workgroup has it whole, four values to an invocation
-
-
-@dataclass(frozen=True)
-class DeltaHeads:
-    """Sizes of a delta net, by the letters of ARCHITECTURE.md."""
-
-    Hk: int
-    Hv: int
-    Dk: int
-    Dv: int
-
-    @classmethod
-    def of(cls, c: ModelConfig) -> DeltaHeads:
-        return cls(c.linear_num_key_heads, c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim)
-
-    @property
-    def channels(self) -> int:
-        """C"""
-        return 2 * self.Hk * self.Dk + self.Hv * self.Dv
 
 
 @dataclass(frozen=True)
@@ -136,7 +114,7 @@ def _delta_rows(
     stride: StateOffsets,
 ) -> None:
     check_shapes("delta_rows", o=(o.shape[1:], (heads.Hv * heads.Dv,)))
-    shader, tiles, constants = delta_tiles(p, "delta_rows", asdict(heads))
+    shader, tiles, constants = delta_tiles(p, "delta_rows", heads)
     p.dispatch(
         shader,
         [p.step, kept, state, o],

@@ -43,11 +43,8 @@ def _prompt(p: Program, at: LayerContext, w: DeltaNetWeights) -> None:
         s.gates,
         pool.state,
         s.delta_out,
+        kernels.DeltaHeads.of(c),
         state_offset=state.recurrent,
-        key_heads=c.linear_num_key_heads,
-        value_heads=c.linear_num_value_heads,
-        key_dim=c.linear_key_head_dim,
-        value_dim=c.linear_value_head_dim,
     )
 
 

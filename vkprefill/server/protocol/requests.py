@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from vkprefill.drafting.settings import MOST_DRAFTS, NONE, SpecDecodeConfig
+from vkprefill.drafting.settings import NONE, SpecDecodeConfig
+from vkprefill.engine.sizes import MAX_DRAFTS
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import THINKING, template_variables
 from vkprefill.generation.sampling import SamplingConfig
@@ -179,7 +180,7 @@ def _sampling(asked: Json, base: SamplingConfig) -> SamplingConfig:
 def _decode(asked: Json, base: SpecDecodeConfig) -> SpecDecodeConfig:
     """llama-server's fields of drafts over the server's settings. n_max 0: none; above the most there can be: that."""
     given = {name: asked[f"speculative.{name}"] for name in DRAFTS if f"speculative.{name}" in asked}
-    n_max = min(given.get("n_max", base.n_max), MOST_DRAFTS)
+    n_max = min(given.get("n_max", base.n_max), MAX_DRAFTS)
     if n_max == 0:
         return replace(base, type=NONE)
     given |= {"n_max": n_max, "n_min": min(given.get("n_min", base.n_min), n_max)}
