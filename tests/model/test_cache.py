@@ -292,18 +292,19 @@ def test_interrupt_while_a_state_is_swapped_in(model, cache, prompt, monkeypatch
 
 
 @pytest.mark.parametrize("way_out", ("reset", "restore"))
-def test_interrupted_decode_breaks_the_cache(model, cache, prompt, monkeypatch, way_out):
+def test_a_run_cut_off_in_its_middle_breaks_the_cache(model, cache, prompt, monkeypatch, way_out):
+    """Between submissions, when some layers may have taken in the token before and others not."""
     model.extend(prompt[:20], cache)
     snapshot = cache.snapshot()
     model.decode(2, cache)
-    run = model.runner.decode_program.run
+    program = model.runner.decode_program
 
     def stop() -> None:
-        run()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(model.runner.decode_program, "run", stop)
+        patch.setattr(program, "run", stop)
+        patch.setattr(type(program), "num_submissions", 2)
         model.decode(1, cache)
     for use in (lambda: model.decode(1, cache), lambda: model.prefill([1], cache=cache), cache.snapshot):
         with pytest.raises(vkprefill.RequestError, match="interrupted; reset it or restore a snapshot"):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import vkprefill
-from tests.model.test_failures import InterruptedAt, leave_turn
 from tests.reference.fixtures import model_path
 from tests.shaders.run_kernel import PROFILES
-from vkprefill.engine.cache import Cache, Snapshot
+from vkprefill.engine.cache import Cache
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.model import Model
@@ -210,48 +209,6 @@ def test_any_other_use_drops_rows_that_are_not_accepted(tiny, prompt, drop, acce
     assert_same(cache, plain)
     for one in (plain, cache):
         one.close()
-
-
-def check_interrupts(model: Model, prompt: list[int], places: int) -> None:
-    """Of a round after one whose rows wait, at so many lines of the package: the cache is as before the round, or after
-    it, or it says that it is broken and goes back to a snapshot.
-    """
-    plain = after(model, prompt[:START])
-    want = decoded(model, plain, TEXT[:8])
-    plain.close()
-
-    def begin() -> tuple[Cache, Snapshot]:
-        cache = after(model, prompt[:START])
-        snapshot = cache.snapshot()
-        run_round(model, cache, 0, 3, 3)
-        return cache, snapshot
-
-    cache, _ = begin()
-    with InterruptedAt(0) as counting:
-        run_round(model, cache, 3, 2, 2)
-    cache.close()
-    outcomes = set()
-    for at in np.linspace(1, counting.lines, places, dtype=int).tolist():
-        cache, snapshot = begin()
-        with pytest.raises(KeyboardInterrupt), InterruptedAt(at):
-            run_round(model, cache, 3, 2, 2)
-        leave_turn(model)
-        outcomes.add("broken" if cache.broken else len(cache) - START)
-        if cache.broken:
-            cache.restore(snapshot)
-        done = len(cache) - START
-        assert np.array_equal(run_round(model, cache, done, 2, 3), want[done : done + 3]), f"line {at}"
-        cache.close()
-    assert outcomes >= {3, "broken"} and outcomes <= {3, 5, "broken"}
-
-
-def test_an_interrupt_anywhere_in_a_round(tiny, prompt):
-    check_interrupts(tiny, prompt, 40)
-
-
-@pytest.mark.exhaustive
-def test_interrupts_at_all_lines_of_a_round(tiny, prompt):
-    check_interrupts(tiny, prompt, 400)
 
 
 def test_what_cannot_be_accepted(tiny, prompt):

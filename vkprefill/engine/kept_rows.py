@@ -9,12 +9,21 @@ rows go on from there without being stored.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from vkprefill.engine.halves import SHORT_RUN
 from vkprefill.engine.sizes import Sizes
 from vkprefill.engine.step import StepWord
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
+from vkprefill.vulkan.program import Program
 
+if TYPE_CHECKING:
+    from vkprefill.engine.cache import Cache
+
+NOT_WRITTEN = 0x7FA0_0001  # bits of a signalling NaN, which arithmetic never gives
 KEPT = SHORT_RUN  # rows of a run, as in shaders/include/kept_rows.glsl
 
 
@@ -76,7 +85,27 @@ class KeptRows:
         """For applying so many of the last run's rows without new ones."""
         return {StepWord.NUM_TOKENS: 0, StepWord.WAITING: waiting, StepWord.KEPT_ROW: KEPT - self._at}
 
-    def note(self, ids: list[int], positions: list[int]) -> None:
+    def run(self, program: Program, logits: Buffer, cache: Cache, ids: list[int], positions: list[int]) -> None:
+        """Run a program of rows, which takes in what waits: these rows are to be decided on then.
+
+        logits: what it writes last; cache: the live one. A submission runs whole or not at all, so after an exception
+        the logits say whether the program has run. Only between two of its submissions some layers have taken in what
+        waits and others not: that leaves the cache broken.
+        """
+        first = logits.view().reshape(-1)[:1].view(np.uint32)
+        first[0] = NOT_WRITTEN
+        ran, cache.broken = False, self.waiting > 0  # until it is known what has become of them
+        try:
+            program.run()
+            ran = True
+        finally:
+            if ran or first[0] != NOT_WRITTEN:
+                self._note(ids, positions)
+                cache.broken = False
+            elif program.num_submissions == 1 and not cache.pool.device.lost:
+                cache.broken = False
+
+    def _note(self, ids: list[int], positions: list[int]) -> None:
         """A run has taken in what waited, and these rows are to be decided on."""
         self.waiting, self._at = 0, KEPT - self._at
         self.ids, self.positions = ids, positions

@@ -266,8 +266,8 @@ class Runner:
         any other use of the cache, or of another one, drops them. `read` takes the results out of the step's buffers:
         logits and candidates of each row.
 
-        program: another than the plain one. An exception while it runs leaves the cache broken where rows waited: it
-        must go back to a snapshot, or be reset. One before or after that, in `read` too, leaves the cache as it was.
+        program: another than the plain one. An exception leaves the cache as it was, in `read` too; but for one between
+        two submissions of the program while rows wait, after which it must go back to a snapshot, or be reset.
         """
         with self.turn:
             ids, positions = self._checked(token_ids, None, cache)
@@ -279,13 +279,10 @@ class Runner:
             self.step.set_tokens(ids, positions, len(cache))
             self.step.set_words(kept.words_of_next())
             self.step.set_best(best)
-            cache.broken = kept.waiting > 0  # cut off, some layers would have taken them in and others not
             start = time.perf_counter()
-            chosen.run()
+            kept.run(chosen, self.scratch.logits, cache, ids.tolist(), positions.tolist())
             if program is None and len(ids) == 1:
                 self.meter.decoded(time.perf_counter() - start)
-            kept.note(ids.tolist(), positions.tolist())
-            cache.broken = False
             return read()
 
     def accept(self, cache: Cache, count: int) -> None:
