@@ -71,6 +71,19 @@ def companion_of(source: str | Path, path: str | Path) -> Path:
     return Path(path)
 
 
+def parts_of(source: str | Path, name: str | Path, count: int) -> list[Path]:
+    """Write a model split into files, NAME-00001-of-0000N.gguf and so on. Returns their paths."""
+    file = open_gguf(source)
+    infos, paths = list(file.tensors.values()), []
+    for number in range(count):
+        some = infos[len(infos) * number // count : len(infos) * (number + 1) // count]
+        own = {"split.no": number, "split.count": count, "split.tensors.count": len(infos)}
+        paths.append(Path(f"{name}-{number + 1:05}-of-{count:05}.gguf"))
+        tensors = [(info.name, info.shape, info.type) for info in some]
+        _write(paths[-1], own if number else {**file.metadata, **own}, tensors, (file.data(i.name) for i in some))
+    return paths
+
+
 def _write(
     path: str | Path,
     metadata: Mapping[str, object],

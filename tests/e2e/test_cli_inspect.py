@@ -10,6 +10,8 @@ import vkprefill
 from tests.e2e.command import assert_error
 from tests.e2e.conftest import TINY
 from tests.reference.fixtures import FIXTURES, model_path
+from tests.unit.gguf_bytes import gguf_bytes, key, string
+from tools.make_model import parts_of
 from vkprefill.vulkan.probe import choose
 
 
@@ -26,6 +28,34 @@ def test_inspect(cli, name):
         cli("inspect", "-m", str(model_path(name)), "--json", "-c", "256", "-b", "32", "-ctk", "f32").out
     )
     assert smaller["memory"]["total"] < bill["total"] and smaller["max_context"] == 256
+
+
+def test_inspect_of_a_split_model(cli_here, tmp_path):
+    """The bill, types and size of the whole one, from any part."""
+    parts = parts_of(TINY, tmp_path / "split", 2)
+    whole, split = (json.loads(cli_here("inspect", "-m", path, "--json").out) for path in (TINY, parts[1]))
+    assert split.pop("path") == str(parts[0]) and split.pop("file_bytes") == sum(p.stat().st_size for p in parts)
+    assert split == {name: value for name, value in whole.items() if name not in ("path", "file_bytes")}
+    parts[0].unlink()
+    assert_error(cli_here("inspect", "-m", parts[1]), "part 1 of 2 is missing, wanted it beside the others$")
+
+
+def test_types_by_share_of_bytes(cli_here):
+    path = model_path("tiny-c-q4km")
+    shown = json.loads(cli_here("inspect", "-m", path, "--json").out)
+    assert set(shown["types"]) == set(shown["type_bytes"]) > {"F32", "Q4_K", "Q6_K"}
+    total = sum(shown["type_bytes"].values())
+    assert 0.5 * shown["file_bytes"] < total < shown["file_bytes"]
+    name, most = max(shown["type_bytes"].items(), key=lambda item: item[1])
+    line = next(line for line in cli_here("inspect", "-m", path).out.splitlines() if line.startswith("tensors"))
+    assert f"share of bytes (their number): {name} {most / total:.1%} ({shown['types'][name]}), " in line
+
+
+def test_files_beside_models(cli_here, tmp_path):
+    path = tmp_path / "mmproj-F16.gguf"
+    path.write_bytes(gguf_bytes([key("general.architecture", 8, string("clip"))]))
+    for args in (["inspect", "-m", path], ["generate", "-m", path, "-p", "x"], ["inspect", "-m", TINY, "-md", path]):
+        assert_error(cli_here(*args), "mmproj-F16.gguf: a vision projector .*; wanted the model's own file$")
 
 
 def test_inspect_for_people(cli):

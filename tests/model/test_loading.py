@@ -7,6 +7,7 @@ import pytest
 
 import vkprefill
 from tests.reference.fixtures import FIXTURES, model_path
+from tools.make_model import parts_of
 from vkprefill.engine import weights
 from vkprefill.engine.runner import SHORT_ROWS
 from vkprefill.gguf.file import GGUFFile
@@ -35,6 +36,15 @@ def test_in_place_and_uploaded_weights_are_the_same(name, monkeypatch):
         for part, words in zip(parts, before, strict=True):
             np.testing.assert_array_equal(part.buffer.read(), words)
         np.testing.assert_array_equal(model.prefill([1, 2, 3]), logits)
+
+
+def test_a_split_model_is_the_whole_one(tmp_path):
+    path = model_path("tiny-c-q4km")
+    logits = []
+    for given in (path, parts_of(path, tmp_path / "split", 3)[1]):
+        with vkprefill.load(given, max_context=64) as model:
+            logits.append(model.prefill([1, 2, 3]))
+    np.testing.assert_array_equal(*logits)
 
 
 def test_pages_of_the_file_are_released(monkeypatch):

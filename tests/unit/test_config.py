@@ -12,6 +12,7 @@ from tools.make_model import SHAPES, make_config, make_model
 from vkprefill.errors import GGUFError, UnsupportedModelError
 from vkprefill.gguf.config import FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
 from vkprefill.gguf.file import GGUFFile, TensorInfo, open_gguf
+from vkprefill.gguf.purposes import purpose_of
 
 INT_KEYS = [
     "block_count",
@@ -180,6 +181,20 @@ def test_architecture():
         message = f"architecture {shown} is not supported, wanted qwen35"
         refused(UnsupportedModelError, message, {"general.architecture": found})
     refused(UnsupportedModelError, r"architecture 'a\nb' is not", {"general.architecture": "a\nb"})
+
+
+def test_files_beside_models():
+    """By what they say they are; by name, where they say nothing."""
+    for keys, message in (
+        ({"general.architecture": "clip"}, "a vision projector (mmproj), which turns pictures into tokens"),
+        ({"general.architecture": "clip", "general.type": "mmproj"}, "a vision projector (mmproj)"),
+        ({"general.type": "adapter"}, "an adapter (LoRA), which changes the weights of another file"),
+        ({"general.architecture": None, "general.type": "imatrix"}, "an importance matrix, which programs that"),
+    ):
+        refused(UnsupportedModelError, message, keys)
+    for name, keys in (("mmproj-F16.gguf", {}), ("x.mmproj.gguf", {"general.type": 3})):
+        assert purpose_of(keys, Path(name)).startswith("a vision projector")
+        assert purpose_of(keys | {"general.architecture": "qwen35"}, Path(name)) is None
 
 
 @pytest.mark.parametrize("name, shown", [(None, "model"), (3, "model"), ("", "model"), ("a\x1b[2J", r"'a\x1b[2J'")])

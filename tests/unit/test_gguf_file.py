@@ -14,7 +14,8 @@ from tests.unit.gguf_bytes import array_key, gguf_bytes, key, record, string, u3
 from tools.make_model import make_config, make_model
 from vkprefill.display import printable
 from vkprefill.errors import GGUFError, UnsupportedModelError
-from vkprefill.gguf.file import MAX_ARRAY_ITEMS, open_gguf
+from vkprefill.gguf.file import open_gguf
+from vkprefill.gguf.header import MAX_ARRAY_ITEMS
 
 SCALARS = [
     (ValueType.UINT8, "B", 200),
@@ -218,10 +219,6 @@ UNSUPPORTED = {
         gguf_bytes([array_key("a", ValueType.ARRAY, u32(4) + u64(1) + u32(1), 1)]),
         "a: arrays of arrays are not supported",
     ),
-    "split": (
-        gguf_bytes([key("split.count", ValueType.UINT16, b"\x03\x00")]),
-        "one part of a model split into 3; merge them: llama-gguf-split --merge",
-    ),
     "tensor type": (gguf_bytes([], [record("a", (8,), 4)], bytes(32)), "a: unknown tensor type 4"),
 }
 
@@ -244,10 +241,6 @@ def check_message(caught, message):
     text = str(caught.value)
     assert message in text and "model.gguf: " in text
     assert text.isprintable() and len(text) < 300
-
-
-def test_split_of_one_part_is_whole(write):
-    assert open_gguf(write(gguf_bytes([u32_key("split.count", 1)]))).metadata["split.count"] == 1
 
 
 def test_paths_that_cannot_be_read(tmp_path):

@@ -15,6 +15,7 @@ from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile, TensorInfo, open_gguf
 from vkprefill.gguf.tensors import (
     HALF_OFFSETS,
+    INSTEAD,
     MATRIX_TYPES,
     check_finite,
     check_tensors,
@@ -150,6 +151,8 @@ def test_unsupported_matrix_types(sound, tensor_type):
         f"{name}: type {tensor_type.name} is not supported (supported: F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K"
         " Q6_K IQ4_NL IQ4_XS)"
     )
+    if tensor_type.name in ("IQ1_S", "IQ1_M", "Q1_0", "TQ1_0", "TQ2_0", "NVFP4"):
+        message += f"; take a file with {INSTEAD[tensor_type]}"
     refused(UnsupportedModelError, message, file, config)
 
 

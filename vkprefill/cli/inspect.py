@@ -60,13 +60,13 @@ def run(args: argparse.Namespace) -> int:
     if info and args.ctx_size is not None:
         check_context(sizes, info)
     bill = memory_bill(file, sizes)
-    types = types_of(file, tensor_specs(config))
+    types, type_bytes = types_of(file, tensor_specs(config))
     parameters = sum(math.prod(spec.shape) for spec in tensor_specs(config))
-    mtp = block and {
-        "layer": block.layer,
-        "parameters": sum(math.prod(spec.shape) for spec in block.specs),
-        "types": types_of(block.file, block.specs),
-    }
+    mtp = None
+    if block:
+        mtp_types, mtp_bytes = types_of(block.file, block.specs)
+        mtp_parameters = sum(math.prod(spec.shape) for spec in block.specs)
+        mtp = {"layer": block.layer, "parameters": mtp_parameters, "types": mtp_types, "type_bytes": mtp_bytes}
     if args.json:
         print(
             json.dumps(
@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
                     "file_bytes": file.size_bytes,
                     "parameters": parameters,
                     "types": types,
+                    "type_bytes": type_bytes,
                     "mtp": mtp,
                     "config": asdict(config),
                     "max_context": context,
@@ -88,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     print(f"{file.path}: {config.name}, {parameters / 1e6:,.2f} M parameters, {file.size_bytes / 2**20:,.2f} MiB")
-    print(f"tensors: {listed(types)}")
+    print(f"tensors by share of bytes (their number): {listed(types, type_bytes)}")
     if mtp:
         print(
             f"multi-token-prediction block: blk.{mtp['layer']}, {mtp['parameters'] / 1e6:,.2f} M parameters more, "
-            f"tensors: {listed(mtp['types'])}"
+            f"tensors: {listed(mtp_types, mtp_bytes)}"
         )
     else:
         print("multi-token-prediction block: none")
@@ -134,9 +135,16 @@ def device_and_profile(args: argparse.Namespace) -> tuple[DeviceInfo | None, Pro
     return info, profile_for(info)
 
 
-def types_of(file: GGUFFile, specs: Iterable[TensorSpec]) -> Counter[str]:
-    return Counter(file.info(spec.name).type.name for spec in specs)
+def types_of(file: GGUFFile, specs: Iterable[TensorSpec]) -> tuple[Counter[str], Counter[str]]:
+    """(tensors, bytes in the file) of each type."""
+    count, num_bytes = Counter(), Counter()
+    for info in (file.info(spec.name) for spec in specs):
+        count[info.type.name] += 1
+        num_bytes[info.type.name] += info.num_bytes
+    return count, num_bytes
 
 
-def listed(types: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in types.most_common())
+def listed(count: Counter[str], num_bytes: Counter[str]) -> str:
+    """The types by their share of bytes, greatest first."""
+    total = num_bytes.total()
+    return ", ".join(f"{name} {size / total:.1%} ({count[name]})" for name, size in num_bytes.most_common())

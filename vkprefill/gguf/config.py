@@ -14,6 +14,7 @@ import numpy as np
 from vkprefill.display import printable
 from vkprefill.errors import GGUFError, UnsupportedModelError
 from vkprefill.gguf.file import GGUFFile
+from vkprefill.gguf.purposes import purpose_of
 
 ARCHITECTURE = "qwen35"
 FULL_ATTENTION = "full_attention"
@@ -151,7 +152,7 @@ class _Keys:
     def __init__(self, file: GGUFFile) -> None:
         self.label = file.label
         self.metadata = file.metadata
-        self.file_stem = file.path.stem
+        self.path = file.path
 
     def full(self, key: str) -> str:
         return f"{ARCHITECTURE}.{key}"
@@ -169,6 +170,8 @@ class _Keys:
 
     def check_architecture(self) -> None:
         found = self.metadata.get("general.architecture")
+        if purpose := purpose_of(self.metadata, self.path):
+            raise UnsupportedModelError(f"{self.label}: {purpose}; wanted the model's own file")
         if found is None:
             raise GGUFError(f"{self.label}: general.architecture: missing key")
         if not isinstance(found, str) or found != ARCHITECTURE:
@@ -179,7 +182,7 @@ class _Keys:
     def model_name(self) -> str:
         """general.name, or the file's name where there is none; one printable line."""
         name = self.metadata.get("general.name")
-        return printable(name if isinstance(name, str) and name else self.file_stem, 80)
+        return printable(name if isinstance(name, str) and name else self.path.stem, 80)
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """An integer of any GGUF integer type; required without a default."""

@@ -11,42 +11,24 @@ import math
 import mmap
 import os
 import stat
-import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFValueType, quants
+from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, quants
 
 from vkprefill.display import printable
 from vkprefill.errors import GGUFError, UnsupportedModelError
+from vkprefill.gguf.header import U32, Header
+from vkprefill.gguf.split import Split, part_paths, split_of
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
 MAX_DIMS = 4
-MAX_NAME_BYTES = 255  # of a key or a tensor name; ggml itself stops at 64 for tensors
 MAX_LABEL = 120  # characters of a path in a message
-MAX_ARRAY_ITEMS = 1 << 22  # sixteen times the largest vocabulary in use
 MIN_KEY_BYTES = 8 + 1 + 4 + 1  # name length, one character, type, one byte of value
 MIN_RECORD_BYTES = 8 + 1 + 4 + 8 + 4 + 8  # name length, one character, dims, one size, type, offset
-
-U32 = struct.Struct("<I")
-U64 = struct.Struct("<Q")
-
-NUMBER_DTYPES = {
-    GGUFValueType.UINT8: np.dtype("u1"),
-    GGUFValueType.INT8: np.dtype("i1"),
-    GGUFValueType.UINT16: np.dtype("<u2"),
-    GGUFValueType.INT16: np.dtype("<i2"),
-    GGUFValueType.UINT32: np.dtype("<u4"),
-    GGUFValueType.INT32: np.dtype("<i4"),
-    GGUFValueType.FLOAT32: np.dtype("<f4"),
-    GGUFValueType.BOOL: np.dtype("u1"),
-    GGUFValueType.UINT64: np.dtype("<u8"),
-    GGUFValueType.INT64: np.dtype("<i8"),
-    GGUFValueType.FLOAT64: np.dtype("<f8"),
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +56,8 @@ class GGUFFile:
     """An open GGUF file whose header has been checked. The map is released with the last array made from it.
 
     `metadata` holds int, float, bool and str values, list[str] for arrays of strings, read-only numpy arrays for the
-    other arrays. `tensors` keeps the order of the file.
+    other arrays. `tensors` keeps the order of the file. Of a split model this is the first part, with all
+    tensors.
     """
 
     path: Path
@@ -83,6 +66,7 @@ class GGUFFile:
     tensors: dict[str, TensorInfo]
     _bytes: np.ndarray = field(repr=False)  # uint8 [size_bytes], read-only view of the map
     _map: mmap.mmap | None = field(default=None, repr=False)
+    _parts: dict[str, "GGUFFile"] = field(default_factory=dict, repr=False)  # of tensors that lie in another file
 
     @cached_property
     def label(self) -> str:
@@ -99,13 +83,17 @@ class GGUFFile:
     def data(self, name: str) -> np.ndarray:
         """uint8 [rows, row_bytes], a read-only view of the file. Raises GGUFError when the tensor is missing."""
         info = self.info(name)
+        if name in self._parts:
+            return self._parts[name].data(name)
         return self._bytes[info.offset : info.offset + info.num_bytes].reshape(info.num_rows, info.row_bytes)
 
     def release(self, name: str, rows: slice) -> None:
         """Let go of the memory behind rows of a tensor: it counts to this process once read, and comes back from the
         file when read again.
         """
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+        if name in self._parts:
+            self._parts[name].release(name, rows)
+        elif self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             info = self.info(name)
             start, end = (
                 (info.offset + row * info.row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE for row in (rows.start, rows.stop)
@@ -127,20 +115,50 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Map a GGUF file and read its header; no tensor data is touched.
+    """Map a GGUF file and read its header; no tensor data is touched. Given one part of a split model, all of it.
 
-    Raises GGUFError when the file cannot be read, is damaged or is no GGUF file, and UnsupportedModelError for sound
-    files outside what is handled: other versions, big-endian, one part of a split model, unknown tensor types.
+    Raises GGUFError when a file cannot be read, is damaged or is no GGUF file, and where parts of a model are missing
+    or do not belong together; UnsupportedModelError for sound files outside what is handled: other versions,
+    big-endian, unknown tensor types.
     """
-    path = Path(path)
+    file = _open_one(Path(path))
+    split = split_of(file.metadata, file.label)
+    return file if split is None else _open_parts(file, split)
+
+
+def _open_one(path: Path) -> GGUFFile:
     label = printable(path, MAX_LABEL)
     mapped = _map_file(path, label)
-    header = _Header(mapped, label)
+    header = Header(mapped, label)
     num_tensors, num_keys = _read_start(header)
     metadata = _read_metadata(header, num_keys)
-    _refuse_split(metadata, label)
     tensors = _read_tensors(header, num_tensors, _alignment(metadata, label))
     return GGUFFile(path, len(mapped), metadata, tensors, np.frombuffer(mapped, np.uint8), mapped)
+
+
+def _open_parts(given: GGUFFile, split: Split) -> GGUFFile:
+    """The model that a part belongs to."""
+    parts = []
+    for number, path in enumerate(part_paths(given.path, split, given.label), 1):
+        part = given if number == split.number else _open_one(path)
+        found = split_of(part.metadata, part.label)
+        if (found and (found.number, found.count)) != (number, split.count):
+            what = f"part {found.number} of {found.count}" if found else "a whole model"
+            raise GGUFError(f"{part.label}: holds {what}, wanted part {number} of {split.count} as in its name")
+        parts.append(part)
+    first, *others = parts
+    tensors, holders = dict(first.tensors), {}
+    for part in others:
+        for name, info in part.tensors.items():
+            if name in tensors:
+                raise GGUFError(f"{part.label}: {printable(name)}: tensor is in another part too")
+            tensors[name], holders[name] = info, part
+    if split.num_tensors not in (None, len(tensors)):
+        raise GGUFError(
+            f"{first.label}: {len(tensors)} tensors in {split.count} parts, wanted {split.num_tensors}; are they of the"
+            " same model?"
+        )
+    return replace(first, size_bytes=sum(part.size_bytes for part in parts), tensors=tensors, _parts=holders)
 
 
 def _map_file(path: Path, label: str) -> mmap.mmap:
@@ -160,115 +178,7 @@ def _map_file(path: Path, label: str) -> mmap.mmap:
         raise GGUFError(f"{label}: cannot be read: {error}") from error
 
 
-class _Header:
-    """A cursor over the header. Every read is checked against the end of the file; `what` names the part read."""
-
-    def __init__(self, mapped: mmap.mmap, label: str) -> None:
-        self.mapped = mapped
-        self.label = label
-        self.position = 0
-
-    @property
-    def bytes_left(self) -> int:
-        return len(self.mapped) - self.position
-
-    def error(self, message: str) -> GGUFError:
-        return GGUFError(f"{self.label}: {message}")
-
-    def advance(self, num_bytes: int, what: str) -> int:
-        """Step over `num_bytes`; the position before them."""
-        if num_bytes > self.bytes_left:
-            raise self.error(
-                f"{what}: the file ends too early (at byte {len(self.mapped)}, {num_bytes} bytes are wanted at byte"
-                f" {self.position}); is the download complete?"
-            )
-        start = self.position
-        self.position += num_bytes
-        return start
-
-    def u32(self, what: str) -> int:
-        return U32.unpack_from(self.mapped, self.advance(4, what))[0]
-
-    def u64(self, what: str) -> int:
-        return U64.unpack_from(self.mapped, self.advance(8, what))[0]
-
-    def name(self, what: str) -> str:
-        """A key or the name of a tensor: short and printable, so that messages can show it."""
-        length = self.u64(what)
-        if not 1 <= length <= MAX_NAME_BYTES:
-            raise self.error(f"{what}: name of {length} bytes, wanted 1 to {MAX_NAME_BYTES}")
-        start = self.advance(length, what)
-        raw = self.mapped[start : start + length]
-        try:
-            text = raw.decode()
-        except UnicodeDecodeError:
-            text = ""
-        if not text.isprintable() or not text:
-            raise self.error(f"{what}: name {printable(raw)} is not printable UTF-8")
-        return text
-
-    def strings(self, count: int, what: str) -> list[str]:
-        """`count` strings. One tight loop: a vocabulary has half a million."""
-        mapped, size, unpack = self.mapped, len(self.mapped), U64.unpack_from
-        position, texts = self.position, []
-        try:
-            for _ in range(count):
-                end = position + 8 + unpack(mapped, position)[0]
-                if end > size:
-                    break
-                texts.append(mapped[position + 8 : end].decode())
-                position = end
-        except struct.error:  # fewer than 8 bytes are left for a length
-            pass
-        except UnicodeDecodeError:
-            raise self.error(f"{what}: string {len(texts)} is not UTF-8") from None
-        if len(texts) < count:
-            raise self.error(f"{what}: string {len(texts)} of {count} goes beyond the end of the file")
-        self.position = position
-        return texts
-
-    def numbers(self, count: int, value_type: GGUFValueType, what: str) -> np.ndarray:
-        """`count` numbers as an own read-only array; bool for BOOL."""
-        dtype = NUMBER_DTYPES[value_type]
-        values = np.frombuffer(self.mapped, dtype, count, self.advance(count * dtype.itemsize, what))
-        if value_type == GGUFValueType.BOOL:
-            if values.size and values.max() > 1:
-                raise self.error(f"{what}: bool of value {values.max()}, wanted 0 or 1")
-            dtype = np.dtype(bool)
-        values = values.astype(dtype)
-        values.flags.writeable = False
-        return values
-
-    def value_type(self, what: str) -> GGUFValueType:
-        number = self.u32(what)
-        try:
-            return GGUFValueType(number)
-        except ValueError:
-            raise self.error(f"{what}: value type {number}, wanted 0 to {max(GGUFValueType).value}") from None
-
-    def value(self, what: str) -> object:
-        value_type = self.value_type(what)
-        if value_type == GGUFValueType.ARRAY:
-            return self.array(what)
-        if value_type == GGUFValueType.STRING:
-            return self.strings(1, what)[0]
-        return self.numbers(1, value_type, what)[0].item()
-
-    def array(self, what: str) -> list[str] | np.ndarray:
-        item_type = self.value_type(what)
-        count = self.u64(what)
-        if item_type == GGUFValueType.ARRAY:
-            raise UnsupportedModelError(f"{self.label}: {what}: arrays of arrays are not supported")
-        item_bytes = 8 if item_type == GGUFValueType.STRING else NUMBER_DTYPES[item_type].itemsize
-        if count > MAX_ARRAY_ITEMS or count * item_bytes > self.bytes_left:
-            wanted = min(MAX_ARRAY_ITEMS, self.bytes_left // item_bytes)
-            raise self.error(f"{what}: array of {count} items, wanted at most {wanted}")
-        if item_type == GGUFValueType.STRING:
-            return self.strings(count, what)
-        return self.numbers(count, item_type, what)
-
-
-def _read_start(header: _Header) -> tuple[int, int]:
+def _read_start(header: Header) -> tuple[int, int]:
     """Magic, version and the two counts -> (number of tensors, number of keys)."""
     magic = header.mapped[: len(MAGIC)]
     if magic != MAGIC:
@@ -290,7 +200,7 @@ def _read_start(header: _Header) -> tuple[int, int]:
     return num_tensors, num_keys
 
 
-def _read_metadata(header: _Header, num_keys: int) -> dict[str, object]:
+def _read_metadata(header: Header, num_keys: int) -> dict[str, object]:
     metadata: dict[str, object] = {}
     for index in range(num_keys):
         key = header.name(f"key {index}")
@@ -300,14 +210,6 @@ def _read_metadata(header: _Header, num_keys: int) -> dict[str, object]:
     return metadata
 
 
-def _refuse_split(metadata: dict[str, object], label: str) -> None:
-    count = metadata.get("split.count", 1)
-    if isinstance(count, int) and count > 1:
-        raise UnsupportedModelError(
-            f"{label}: one part of a model split into {count}; merge them: llama-gguf-split --merge FIRST_PART OUT"
-        )
-
-
 def _alignment(metadata: dict[str, object], label: str) -> int:
     value = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
     if type(value) is not int or value < 8 or value & (value - 1):
@@ -315,7 +217,7 @@ def _alignment(metadata: dict[str, object], label: str) -> int:
     return value
 
 
-def _read_tensors(header: _Header, num_tensors: int, alignment: int) -> dict[str, TensorInfo]:
+def _read_tensors(header: Header, num_tensors: int, alignment: int) -> dict[str, TensorInfo]:
     """All records, with offsets made absolute; inside the file and without overlap."""
     tensors: dict[str, TensorInfo] = {}
     for index in range(num_tensors):
@@ -341,7 +243,7 @@ def _read_tensors(header: _Header, num_tensors: int, alignment: int) -> dict[str
     return tensors
 
 
-def _read_record(header: _Header, index: int, alignment: int) -> TensorInfo:
+def _read_record(header: Header, index: int, alignment: int) -> TensorInfo:
     """One tensor record, its offset still relative to the start of the data."""
     name = header.name(f"tensor {index}")
     what = printable(name)

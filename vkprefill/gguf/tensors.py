@@ -36,6 +36,15 @@ MATRIX_TYPES = (
     TensorType.IQ4_NL,
     TensorType.IQ4_XS,
 )
+# Types without kernels that people have files of -> those with kernels nearest to them in size.
+INSTEAD = {
+    TensorType.IQ1_S: "IQ4_XS or Q4_K",
+    TensorType.IQ1_M: "IQ4_XS or Q4_K",
+    TensorType.TQ1_0: "IQ4_XS or Q4_K",
+    TensorType.TQ2_0: "IQ4_XS or Q4_K",
+    TensorType.Q1_0: "IQ4_XS or Q4_K",
+    TensorType.NVFP4: "IQ4_XS or Q4_K",
+}
 VECTOR_TYPES = (TensorType.F32, TensorType.F16, TensorType.BF16)
 
 # Byte offsets of the float16 scales and minima in a block; every other byte of a block is an integer.
@@ -186,9 +195,10 @@ def check_specs(file: GGUFFile, specs: Iterable[TensorSpec]) -> None:
             raise GGUFError(f"{file.label}: {spec.name}: shape {list(info.shape)}, wanted {list(spec.shape)}")
         supported = MATRIX_TYPES if spec.role == "matrix" else VECTOR_TYPES
         if info.type not in supported:
+            instead = f"; take a file with {INSTEAD[info.type]}" if info.type in INSTEAD else ""
             raise UnsupportedModelError(
                 f"{file.label}: {spec.name}: type {info.type.name} is not supported"
-                f" (supported: {' '.join(t.name for t in supported)})"
+                f" (supported: {' '.join(t.name for t in supported)}){instead}"
             )
 
 
