@@ -10,6 +10,7 @@ from tests.e2e.conftest import TINY
 from tests.reference.fixtures import model_path
 from tools.make_model import companion_of
 from vkprefill.cli.draft_files import DraftFiles, sorted_drafts
+from vkprefill.display import printable
 
 WHOLE = str(model_path("mtp-a-f32"))
 PROMPT = ("-p", "Hello", "-n", "6", "-c", "256", "--json", *GREEDY)
@@ -54,6 +55,48 @@ def test_what_does_not_fit(cli_here, gpu, companions):
         (("-m", WHOLE, "-md", block, "-md", "no such file"), "no such file"),
     ):
         assert_error(cli_here("generate", *args, *PROMPT), message)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "unused"),
+    [
+        (WHOLE, "--spec-type ngram -md BLOCK", "-md BLOCK: not used with --spec-type ngram"),
+        (
+            WHOLE,
+            "--spec-type none -md BLOCK --spec-draft-n-max 3 --no-spec-draft-adaptive",
+            "-md BLOCK, --spec-draft-n-max, --spec-draft-adaptive: not used with --spec-type none",
+        ),
+        (
+            WHOLE,
+            "--spec-type ngram --spec-draft-p-min 0 --spec-draft-head-rows 9 --spec-draft-window 9",
+            "--spec-draft-p-min, --spec-draft-head-rows, --spec-draft-window: not used with --spec-type ngram",
+        ),
+        (
+            TINY,
+            "--spec-draft-n-max 2 --spec-draft-window 9",
+            "--spec-draft-n-max, --spec-draft-window: not used, tiny-a-f32.gguf has no multi-token-prediction block",
+        ),
+        (WHOLE, "--spec-draft-n-max 2 --spec-draft-head-rows 0 --spec-draft-window 9", ""),
+        (WHOLE, "--spec-type draft-mtp -md BLOCK --spec-draft-p-min 0.1", ""),
+    ],
+)
+def test_what_is_not_used_is_said(cli_here, gpu, companions, model, args, unused):
+    block = companions["mtp-a-f32"]
+    outcome = cli_here("generate", "-m", model, *args.replace("BLOCK", block).split(), *PROMPT)
+    lines = [line.replace(printable(block), "BLOCK") for line in outcome.err.splitlines() if "not used" in line]
+    assert outcome.code == 0 and lines == ([unused] if unused else []) and json.loads(outcome.out)["token_ids"]
+
+
+def test_a_companion_where_nothing_is_drafted(cli_here, gpu, companions):
+    block = companions["mtp-a-f32"]
+    outcome = cli_here("explain", "-m", WHOLE, "-md", TINY, "-md", block, "-p", "Hello " * 9, "-c", "256")
+    assert f"-md {printable(block)}: not used here, where no tokens are drafted" in outcome.err.splitlines()
+
+
+@pytest.mark.parametrize(("flag", "value", "wanted"), [("window", "0", "at least 1"), ("head-rows", "-1", "a whole")])
+def test_bad_settings_of_the_block(cli_here, flag, value, wanted):
+    outcome = cli_here("generate", "-m", WHOLE, f"--spec-draft-{flag}", value, *PROMPT)
+    assert_error(outcome, f"--spec-draft-{flag}: found {value}, wanted {wanted}")
 
 
 def test_nothing_is_written_over_a_draft(cli_here, companions):

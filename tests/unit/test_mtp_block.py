@@ -139,6 +139,32 @@ def test_strange_tensors_in_a_companion(files, monkeypatch):
     refused(lambda: find_block(*opened(files[0]), files[2]), UnsupportedModelError, "blk.3.attn_q.weight: unknown")
 
 
+@pytest.mark.parametrize(
+    ("name", "tied", "wanted"),
+    [
+        ("output_norm.weight", False, "[64] as in"),
+        ("output.weight", False, "[320, 64] as in"),
+        ("output.weight", True, "none, since its head is its embedding, as in"),
+    ],
+)
+def test_copies_in_a_companion(files, tmp_path, monkeypatch, name, tied, wanted):
+    """Of the trunk's tensors: left out, or as the model has them."""
+    model = make_model(tmp_path / "m.gguf", make_config(tie_word_embeddings=True)) if tied else files[1]
+
+    def with_copy(info: TensorInfo | None) -> None:
+        def change(tensors: dict[str, TensorInfo]) -> None:
+            tensors.pop(name, None)
+            tensors.update({name: info} if info else {})
+
+        monkeypatch.setattr("vkprefill.gguf.mtp.open_gguf", lambda path: changed(files[2], change)[0])
+
+    with_copy(None)
+    assert find_block(*opened(model), files[2]).layer == 4
+    with_copy(TensorInfo(name, (320, 65), TensorType.F32, 0, 0))
+    message = f"block.gguf: {name}: shape [320, 65], wanted {wanted} "
+    refused(lambda: find_block(*opened(model), files[2]), UnsupportedModelError, message, model.name)
+
+
 def test_a_companion_of_other_types_fits(files, tmp_path):
     half = make_model(tmp_path / "q8.gguf", make_config(num_nextn_layers=1), mix="q8_0")
     companion = companion_of(half, tmp_path / "companion.gguf")

@@ -109,7 +109,10 @@ DRAFTS = SpecDecodeConfig("ngram", n_max=4, n_min=2, p_min=0.5)
         ({"speculative.n_max": 1}, replace(DRAFTS, n_max=1, n_min=1)),
         ({"speculative.n_min": 9}, replace(DRAFTS, n_min=4)),
         ({"speculative.n_max": 0, "speculative.n_min": 5}, replace(DRAFTS, type="none")),
-        ({"speculative.n_max": None}, DRAFTS),
+        ({"speculative.n_max": None, "speculative": {}}, DRAFTS),
+        ({"speculative.type": "none"}, replace(DRAFTS, type="none")),
+        ({"speculative": {"n_max": 2, "p_min": 0, "type": None}}, replace(DRAFTS, n_max=2, p_min=0)),
+        ({"speculative": {"n_max": 2}, "speculative.n_max": 3}, replace(DRAFTS, n_max=3)),
     ],
 )
 def test_drafts_over_the_servers_own(fields, found):
@@ -119,10 +122,27 @@ def test_drafts_over_the_servers_own(fields, found):
     assert parse_completion({"prompt": "x", **fields}, defaults).decode == found
 
 
-@pytest.mark.parametrize(("name", "value"), [("n_max", -1), ("n_max", 1.5), ("n_min", "1"), ("p_min", 1.1)])
-def test_bad_settings_of_drafts(name, value):
-    with pytest.raises(ApiError, match=f"speculative.{name}: found"):
-        chat(**{f"speculative.{name}": value})
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("n_max", -1, "found -1, wanted a whole number of at least 0"),
+        ("n_max", 1.5, "found 1.5, wanted"),
+        ("n_max", "3", "found '3', wanted a whole number"),
+        ("n_min", "1", "found '1', wanted"),
+        ("p_min", 1.1, "found 1.1, wanted a number from 0 to 1"),
+        ("type", "draft", "found draft, wanted none or auto or draft-mtp"),
+        ("n_maximum", 3, r"not known, wanted one of (speculative\.)?type, (speculative\.)?n_max, "),
+        ("ngram_size_n", 3, "not known, wanted one of"),
+    ],
+)
+def test_bad_settings_of_drafts(name, value, message):
+    for fields in ({f"speculative.{name}": value}, {"speculative": {name: value}}):
+        for asked in (chat, completion):
+            with pytest.raises(ApiError, match=f"^speculative.{name}: {message}") as refused:
+                asked(**fields)
+            assert (refused.value.status, refused.value.param) == (400, f"speculative.{name}")
+    with pytest.raises(ApiError, match="^speculative: found 3, wanted an object"):
+        chat(speculative=3)
 
 
 def test_stop():
@@ -168,7 +188,7 @@ def test_tool_choice_none_leaves_the_tools_out():
         ({"seed": 2**64}, "seed: found"),
         ({"max_tokens": 0}, "max_tokens: found 0, wanted -1 or a whole number from 1 to 2147483647"),
         ({"max_tokens": 2**31}, "max_tokens: found 2147483648"),
-        ({"max_tokens": "5"}, "max_tokens: found 5, wanted -1 or a whole number"),
+        ({"max_tokens": "5"}, "max_tokens: found '5', wanted -1 or a whole number"),
         ({"stream": 1}, "stream: found 1, wanted true or false"),
         ({"max_tokens": 5.5}, "max_tokens: found 5.5, wanted -1 or a whole number"),
         ({"max_tokens": -2}, "max_tokens: found -2"),

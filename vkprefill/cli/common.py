@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from vkprefill.cli.draft_files import DraftFiles, sorted_drafts
-from vkprefill.cli.drafting_options import may_use_block
+from vkprefill.cli.drafting_options import may_use_block, unused_flags, window
 from vkprefill.cli.specprefill_options import add_specprefill_options, given_settings, specprefill_config
 from vkprefill.display import printable
 from vkprefill.engine.halves import PRECISIONS
@@ -206,7 +206,7 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
             prefill_chunk=args.batch_size,
             reserve_bytes=reserve_bytes,
             precision=args.precision,
-            mtp=block_wanted(args),
+            **block_wanted(args),
             progress=report,
         )
     with model:
@@ -221,6 +221,8 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
         if args.verbose:
             for line in describe_kernels(model):
                 notice(line)
+        if not model.has_mtp and may_use_block(args) and (unused := unused_flags(args, has_block=False)):
+            notice(f"{', '.join(unused)}: not used, {printable(model.path.name)} has no multi-token-prediction block")
         yield model
 
 
@@ -269,15 +271,25 @@ def draft_path(args: argparse.Namespace) -> Path | None:
     return demo_path(DEMO_DRAFT) if found is None and args.model is None else found
 
 
-def block_wanted(args: argparse.Namespace) -> Path | str | None:
-    """The multi-token-prediction block to load, as for `load`: none where no tokens are drafted by it."""
-    return draft_files(args).companion or "auto" if may_use_block(args) else None
+def block_wanted(args: argparse.Namespace) -> dict[str, object]:
+    """Options of `load`: the multi-token-prediction block, none where no tokens are drafted by it. Says what of the
+    command line is not used then.
+    """
+    companion, unused = draft_files(args).companion, unused_flags(args)
+    if may_use_block(args):
+        return {"mtp": companion or "auto", "mtp_window": window(args)}
+    if companion is not None:
+        unused.insert(0, f"-md {printable(companion)}")
+    if unused:
+        why = f"with --spec-type {args.spec_type}" if "spec_type" in args else "here, where no tokens are drafted"
+        notice(f"{', '.join(unused)}: not used {why}")
+    return {"mtp": None}
 
 
 def draft_files(args: argparse.Namespace) -> DraftFiles:
     """Those of -md; they are looked into once."""
     if "sorted_drafts" not in args:
-        args.sorted_drafts = sorted_drafts(args.model_draft or ())
+        args.sorted_drafts = sorted_drafts(getattr(args, "model_draft", None) or ())
     return args.sorted_drafts
 
 

@@ -157,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
         args.precision,
         args.parallel,
         args.cache_ram,
-        mtp=block_wanted(args),
+        **block_wanted(args),
         decode=decode,
         log_level=logging.INFO if args.verbose else logging.WARNING,
     )

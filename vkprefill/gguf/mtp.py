@@ -12,7 +12,7 @@ from vkprefill.display import printable, quoted
 from vkprefill.errors import RequestError, UnsupportedModelError, VkPrefillError
 from vkprefill.gguf.config import OUTPUT, TOKEN_EMBEDDING, ModelConfig
 from vkprefill.gguf.file import GGUFFile, open_gguf
-from vkprefill.gguf.tensors import TensorSpec, check_specs, is_companion, is_mtp_tensor, mtp_specs
+from vkprefill.gguf.tensors import TensorSpec, check_specs, is_companion, is_mtp_tensor, mtp_specs, tensor_specs
 
 log = logging.getLogger("vkprefill")
 
@@ -30,7 +30,8 @@ SHARED_SIZES = {
     "attention_scale": "attention.scale",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
-COPIES = (TOKEN_EMBEDDING, OUTPUT, "output_norm.weight")  # of the trunk's, in a companion file: not read
+# Of the trunk's tensors, in a companion file: not read. The sizes above come from the embedding.
+COPIES = (TOKEN_EMBEDDING, OUTPUT, "output_norm.weight")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ def has_block(file: GGUFFile, config: ModelConfig) -> bool:
 def block_of(file: GGUFFile, config: ModelConfig, model: GGUFFile, model_config: ModelConfig) -> MTPBlock:
     """The block in `file`, for the model in another or the same file; each with its config.
 
+    Embedding, output norm and head are the trunk's, for a companion that holds copies of them too, which may be of
+    other types: they are not read, but must be of the shapes that the model has.
+
     Raises UnsupportedModelError where there is none, where it belongs to a model of other sizes, and for tensors of no
     known use; GGUFError for missing tensors and wrong shapes.
     """
@@ -68,12 +72,25 @@ def block_of(file: GGUFFile, config: ModelConfig, model: GGUFFile, model_config:
     known = {spec.name for spec in specs}
     if is_companion(file):
         known.update(COPIES)
+        _check_copies(file, model, model_config)
     for name in file.tensors:
         if name not in known and (is_companion(file) or is_mtp_tensor(config, name)):
             raise UnsupportedModelError(
                 f"{file.label}: {printable(name)}: unknown tensor, not part of a multi-token-prediction block"
             )
     return MTPBlock(file, layer, specs)
+
+
+def _check_copies(file: GGUFFile, model: GGUFFile, config: ModelConfig) -> None:
+    """Raises UnsupportedModelError where a companion's copy of a tensor of the trunk is none."""
+    shapes = {spec.name: spec.shape for spec in tensor_specs(config)}
+    for name in COPIES:
+        found = file.tensors[name].shape if name in file.tensors else None
+        if found is not None and found != shapes.get(name):
+            wanted = list(shapes[name]) if name in shapes else "none, since its head is its embedding,"
+            raise UnsupportedModelError(
+                f"{file.label}: {name}: shape {list(found)}, wanted {wanted} as in {model.label}"
+            )
 
 
 def find_block(model: GGUFFile, config: ModelConfig, wanted: str | os.PathLike[str] | None) -> MTPBlock | None:

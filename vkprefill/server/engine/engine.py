@@ -104,6 +104,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
             reserve_bytes=draft_bytes,
             precision=options.precision,
             mtp=options.mtp,
+            mtp_window=options.mtp_window,
             progress=progress(""),
         )
     )

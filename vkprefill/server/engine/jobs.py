@@ -15,7 +15,7 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 class EngineOptions:
     """What the engine loads. draft: None for no draft, and then spec is not used; num_slots: conversations it
     remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them, -1: no bound;
-    mtp: see engine.model.load; decode: drafts that the model must be able to make."""
+    mtp, mtp_window: see engine.model.load; decode: drafts that the model must be able to make."""
 
     model: Path
     draft: Path | None
@@ -28,6 +28,7 @@ class EngineOptions:
     num_slots: int | None = None
     cache_ram: int = 8192
     mtp: Path | str | None = "auto"
+    mtp_window: int | None = None
     decode: SpecDecodeConfig = SpecDecodeConfig()
     log_level: int = logging.WARNING
 

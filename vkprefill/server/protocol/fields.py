@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from vkprefill.display import printable
+import re
+
+from vkprefill.display import printable, quoted
 from vkprefill.errors import RequestError
 from vkprefill.server.api_error import ApiError
 from vkprefill.text.strict_json import loads
@@ -15,6 +17,7 @@ NAMES = {
     int: "a whole number",
     float: "a number",
 }
+NO_TEXT = re.compile(r"[-+]?\d[\d.eE+-]*|true|false|null", re.IGNORECASE)
 
 
 def parse_json(raw: bytes) -> dict[str, object]:
@@ -36,9 +39,12 @@ def kind_of(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: short ones as they are, lists and objects by their kind."""
+    """A value as an error shows it: short ones as they are, lists and objects by their kind; text in quotes where it
+    reads as a value that is none."""
     if value == "":
         return "nothing"
+    if isinstance(value, str) and NO_TEXT.fullmatch(value):
+        return quoted(value)
     return kind_of(value) if value is None or isinstance(value, list | dict) else printable(value, 80)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from re import escape
 
+from vkprefill.display import printable
 from vkprefill.server.api_error import bad_request
 from vkprefill.server.protocol.fields import shown
 
@@ -207,20 +209,16 @@ class Items(Kind):
             return f"at least {self.least}"
         return f"{self.least} to {self.most}" if self.least != self.most else str(self.least)
 
-    def _limits(self) -> str:
-        if self.most is None:
-            return f"at least {self.least}"
-        return f"{self.least} to {self.most}" if self.least != self.most else str(self.least)
-
 
 @dataclass(frozen=True)
 class Record(Kind):
     """An object. Fields that are not listed are kept as they are; a listed one that is null is left out, unless it is
-    required. more: what the schema says beside."""
+    required. more: what the schema says beside; closed: how names begin that must be listed ("": all names)."""
 
     fields: Mapping[str, Kind] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     more: Json = field(default_factory=dict)
+    closed: str | None = None
 
     wanted = "an object"
 
@@ -233,7 +231,16 @@ class Record(Kind):
             for name, kind in self.fields.items()
         }
         required = {"required": list(self.required)} if self.required else {}
-        return {"type": "object", "properties": known, **required, **self.more}
+        return {"type": "object", "properties": known, **required, **self._names(), **self.more}
+
+    def _names(self) -> Json:
+        """Of the schema: those that a closed object may have."""
+        if self.closed is None:
+            return {}
+        return {"propertyNames": {"anyOf": [{"enum": self._listed()}, {"not": {"pattern": f"^{escape(self.closed)}"}}]}}
+
+    def _listed(self) -> list[str]:
+        return [name for name in self.fields if name.startswith(self.closed)]
 
     def read(self, value: object) -> Json:
         if not isinstance(value, dict):
@@ -244,6 +251,8 @@ class Record(Kind):
         done = {}
         for name, one in value.items():
             if name not in self.fields:
+                if self.closed is not None and name.startswith(self.closed):
+                    raise Wrong(f"not known, wanted one of {', '.join(self._listed())}", f".{printable(name)}")
                 done[name] = one
             elif one is not None:
                 try:

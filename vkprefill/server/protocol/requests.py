@@ -13,12 +13,11 @@ from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.protocol.kinds import Json, check
 from vkprefill.server.protocol.messages import Message, for_template
-from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION
+from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION, DRAFTS, OF_DRAFTS
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.chat_template import begun_answer
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "seed")
-DRAFTS = ("n_max", "n_min", "p_min")
 KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
 
 
@@ -178,8 +177,10 @@ def _sampling(asked: Json, base: SamplingConfig) -> SamplingConfig:
 
 
 def _decode(asked: Json, base: SpecDecodeConfig) -> SpecDecodeConfig:
-    """llama-server's fields of drafts over the server's settings. n_max 0: none; above the most there can be: that."""
-    given = {name: asked[f"speculative.{name}"] for name in DRAFTS if f"speculative.{name}" in asked}
+    """The fields of drafts, llama-server's or those of an object, over the server's settings. n_max 0: none; above the
+    most there can be: that."""
+    flat = {name: asked[OF_DRAFTS + name] for name in DRAFTS if OF_DRAFTS + name in asked}
+    given = asked.get("speculative", {}) | flat
     n_max = min(given.get("n_max", base.n_max), MAX_DRAFTS)
     if n_max == 0:
         return replace(base, type=NONE)

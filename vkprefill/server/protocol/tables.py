@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from numbers import Integral
 
+from vkprefill.drafting.settings import TYPES
 from vkprefill.generation.generate import SWITCH
 from vkprefill.generation.sampling import LIMITS
 from vkprefill.server.protocol.kinds import (
@@ -185,6 +186,13 @@ SPECPREFILL = Named(
         "true, false or an object of settings",
     ),
 )
+DRAFTS: dict[str, Kind] = {
+    "type": Choice(TYPES),
+    "n_max": Noted("0: none", Whole(0)),
+    "n_min": Whole(0),
+    "p_min": Number(0, 1),
+}
+OF_DRAFTS = "speculative."  # how llama-server's names of them begin
 COMMON: dict[str, Kind] = {
     "model": Text(),
     **_sampling(),
@@ -197,9 +205,8 @@ COMMON: dict[str, Kind] = {
     "n_probs": Whole(0, MAX_LOGPROBS),
     "return_progress": Boolean(),
     "cache_prompt": Boolean(),
-    "speculative.n_max": Noted("0: none", Whole(0)),
-    "speculative.n_min": Whole(0),
-    "speculative.p_min": Number(0, 1),
+    "speculative": Record(DRAFTS, closed=""),
+    **{OF_DRAFTS + name: kind for name, kind in DRAFTS.items()},
     "response_format": Record({"type": Choice(("text",), NO_GRAMMAR)}),
     "specprefill": SPECPREFILL,
     "specprefill_details": Boolean(),
@@ -275,6 +282,7 @@ CHAT = Record(
         **_neutral(NEUTRAL_IN_CHAT),
     },
     ("messages",),
+    closed=OF_DRAFTS,
 )
 COMPLETION = Record(
     {
@@ -287,6 +295,7 @@ COMPLETION = Record(
         **_neutral({"add_special_tokens": ON}),
     },
     ("prompt",),
+    closed=OF_DRAFTS,
 )
 TOKENIZE = Record(
     {"content": Text(), "add_special": Boolean(), "parse_special": Boolean(), "with_pieces": Boolean()}, ("content",)
