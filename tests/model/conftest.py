@@ -1,12 +1,14 @@
 """Models that the tests of the whole engine share: loaded once a session, each on a device of its own."""
 
 import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vkprefill
+from tests.model.draft_scripts import SAMPLINGS, plain
 from tests.model.sparse_requests import SPARSE
 from tests.reference import fixtures
 from vkprefill import SpecPrefill
@@ -43,6 +45,20 @@ def tiny(load_model) -> Model:
     model = load_model("tiny-c-q4km", kv_type="f32", max_context=1536)
     model.logits([1])  # takes memory of its own, once
     return model
+
+
+@pytest.fixture(scope="session")
+def answers(tiny) -> Callable[[Sequence[int], str], list[int]]:
+    """The plain answers to a prompt, made once."""
+    known: dict[tuple[tuple[int, ...], str], list[int]] = {}
+
+    def of(prompt: Sequence[int], sampling: str) -> list[int]:
+        key = tuple(prompt), sampling
+        if key not in known:
+            known[key] = plain(tiny, prompt, SAMPLINGS[sampling])
+        return known[key]
+
+    return of
 
 
 @pytest.fixture(scope="session")

@@ -1,114 +1,27 @@
-"""Decoding with drafts: token for token the text of plain decoding, and bit for bit its caches, whatever is drafted."""
+"""Rounds of decoding with drafts: token for token the text of plain decoding, and bit for bit its caches, whatever is
+drafted.
+"""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 
 import numpy as np
 import pytest
 
 import vkprefill
-from tests.model.sparse_requests import GREEDY, PROMPTS
-from tests.prompts import EACH
-from vkprefill import SamplingConfig, Session, SpecDecodeConfig
-from vkprefill.drafting.drafters import Drafter, Drafting, depth_of
-from vkprefill.drafting.ngram import NGramDrafter
-from vkprefill.engine.cache import Cache
-from vkprefill.engine.model import Model
-from vkprefill.generation.options import AnswerOptions
-from vkprefill.generation.sampling import MAX_CANDIDATES, Sampler
+from tests.model.draft_scripts import (
+    LENGTH,
+    SAMPLINGS,
+    Scripted,
+    assert_same_cache,
+    plain,
+    run,
+    sampler_of,
+    steps_of,
+)
+from vkprefill import SamplingConfig, SpecDecodeConfig
+from vkprefill.drafting.drafters import Drafting
 from vkprefill.generation.steps import Timings, generate_step
 from vkprefill.server.engine.logprobs import LogprobSampler
-
-LENGTH = 40  # of the prompt
-NGRAM = SpecDecodeConfig("ngram", n_max=4, adaptive=False)
-SAMPLINGS = {
-    "greedy": {"temperature": 0.0},
-    "greedy, penalty": {"temperature": 0.0, "presence_penalty": 2.0},
-    "sampled": {"temperature": 1.5, "top_k": 20, "presence_penalty": 0.0, "seed": 3},
-    "sampled, penalty": {"temperature": 1.2, "top_k": MAX_CANDIDATES, "presence_penalty": 1.5, "seed": 4},
-    "whole rows": {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "presence_penalty": 1.5, "seed": 5},
-}
-
-
-class Scripted:
-    """Drafts that are right where a pattern says so: `patterns` for one round after another, `answer`: what comes."""
-
-    def __init__(self, answer: Sequence[int], first: int, patterns: Iterable[Sequence[bool]]) -> None:
-        self._answer, self._first, self._patterns = answer, first, iter(patterns)
-        self.rounds: list[tuple[int, int]] = []  # (drafted, right ones before the first wrong one)
-
-    def draft(self, token_id: int, cache: Cache, count: int, p_min: float) -> list[int]:
-        known = len(cache) + 1 - self._first  # tokens of the answer, with token_id
-        assert self._answer[known - 1] == token_id, "asked at another place than the answer is at"
-        pattern = next(self._patterns)[:count]
-        coming = self._answer[known : known + len(pattern)]
-        drafted = [token if right else (token + 1) % 256 for token, right in zip(coming, pattern, strict=False)]
-        right = next((i for i, ok in enumerate(pattern[: len(drafted)]) if not ok), len(drafted))
-        self.rounds.append((len(drafted), right))
-        return drafted
-
-
-def always(most: int = 4) -> SpecDecodeConfig:
-    return SpecDecodeConfig("ngram", n_max=most, adaptive=False)
-
-
-def sampler_of(model: Model, settings: dict[str, object]) -> Sampler:
-    return Sampler(SamplingConfig(**settings).resolve(model.metadata, False))
-
-
-def steps_of(
-    model: Model, prompt: Sequence[int], cache: Cache, sampler: Sampler, drafter: Drafter | None = None, **more: object
-) -> tuple[Iterator[int], Timings]:
-    timings = Timings()
-    drafting = Drafting([drafter], always()) if drafter else None
-    return generate_step(model, prompt, cache, sampler, timings=timings, drafting=drafting, **more), timings
-
-
-def plain(model: Model, prompt: Sequence[int], settings: dict[str, object], count: int = 60) -> list[int]:
-    cache = model.new_cache()
-    tokens = list(islice(steps_of(model, prompt, cache, sampler_of(model, settings))[0], count))
-    cache.close()
-    return tokens
-
-
-def assert_same_cache(model: Model, cache: Cache, other: Cache) -> None:
-    """Tokens, positions, states, and what a further token makes of keys and values."""
-    assert (cache.token_ids, cache.positions, cache.next_position) == (
-        other.token_ids,
-        other.positions,
-        other.next_position,
-    )
-    states = []
-    for one in (cache, other):
-        snapshot = one.snapshot(on_host=True)
-        states.append(snapshot.state.view(np.uint32).copy())
-        snapshot.free()
-    np.testing.assert_array_equal(*states)
-    logits = [model.decode(7, one).view(np.uint32) for one in (cache, other)]
-    np.testing.assert_array_equal(*logits)
-
-
-@pytest.fixture(scope="module")
-def answers(tiny) -> Callable[[Sequence[int], str], list[int]]:
-    """The plain answers to a prompt, made once."""
-    known: dict[tuple[tuple[int, ...], str], list[int]] = {}
-
-    def of(prompt: Sequence[int], sampling: str) -> list[int]:
-        key = tuple(prompt), sampling
-        if key not in known:
-            known[key] = plain(tiny, prompt, SAMPLINGS[sampling])
-        return known[key]
-
-    return of
-
-
-def run(model: Model, prompt: list[int], wanted: list[int], sampling: str, patterns, count: int, cache: Cache):
-    """The first `count` tokens with scripted drafts, and what was drafted."""
-    drafter = Scripted(wanted, len(prompt), patterns)
-    steps, timings = steps_of(model, prompt, cache, sampler_of(model, SAMPLINGS[sampling]), drafter)
-    tokens = list(islice(steps, count))
-    steps.close()
-    return tokens, drafter, timings
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -304,141 +217,3 @@ def test_only_rows_that_are_drawn_from_are_judged(tiny, prompt, answers, monkeyp
             next(steps)
         assert len(cache) == LENGTH + 3
     cache.close()
-
-
-# -- by lookup, and through the public interface -----------------------------------------------------------------------
-
-
-def hinted(model: Model, prompt: list[int], settings: SamplingConfig) -> tuple[list[int], list[list[int]]]:
-    """(a prompt that begins with the answer to its rest, the ranges to keep, which leave the answer out).
-
-    Random models do not repeat themselves; so all that there is to look up lies in what a sparse prefill dropped.
-    """
-    ranges = [[60, 60 + LENGTH]]
-    filled = [0] * 60 + prompt[:LENGTH]
-    answer = vkprefill.generate(model, filled, kept_ranges=ranges, max_tokens=60, sampling=settings).token_ids
-    return answer + filled[len(answer) :], ranges
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_lookup_in_what_a_sparse_prefill_dropped(tiny, prompt, sampling):
-    settings = SamplingConfig(**SAMPLINGS[sampling])
-    prompt, ranges = hinted(tiny, prompt, settings)
-    found = [
-        vkprefill.generate(tiny, prompt, kept_ranges=ranges, max_tokens=50, sampling=settings, decode=decode)
-        for decode in (SpecDecodeConfig("none"), NGRAM, SpecDecodeConfig("ngram", n_max=7))
-    ]
-    texts = [(one.token_ids, one.text, one.finish_reason, one.timings.predicted_n) for one in found]
-    assert texts[0] == texts[1] == texts[2]
-    drafts = [(one.timings.draft_n, one.timings.draft_n_accepted) for one in found]
-    assert drafts[0] == (0, 0) and drafts[1][1] >= 25 and drafts[1][1] <= drafts[1][0]
-
-
-def test_fewer_runs_than_tokens(tiny, prompt, monkeypatch):
-    """What drafts are for: here each run gives more than two tokens on average."""
-    prompt, ranges = hinted(tiny, prompt, GREEDY)
-    runs = []
-    run_rows = Model.run_rows
-    monkeypatch.setattr(Model, "run_rows", lambda self, ids, *more: runs.append(len(ids)) or run_rows(self, ids, *more))
-    found = vkprefill.generate(tiny, prompt, kept_ranges=ranges, max_tokens=50, sampling=GREEDY, decode=NGRAM)
-    assert len(found.token_ids) == 50 and len(runs) < 25 and max(runs) == 5
-    assert found.timings.draft_n == sum(runs) - len(runs)
-
-
-@pytest.mark.parametrize(
-    "sampling", [GREEDY, SamplingConfig(temperature=1.0, presence_penalty=1.0, seed=6)], ids=["greedy", "sampled"]
-)
-@pytest.mark.parametrize("case", EACH)
-def test_answers_of_the_built_in_model(built_in, case, sampling):
-    """With an end of the answer, also where it was drafted: nothing after it is run."""
-    plain, drafted = (
-        vkprefill.generate(built_in, case.messages, max_tokens=48, sampling=sampling, decode=decode)
-        for decode in (SpecDecodeConfig("none"), NGRAM)
-    )
-    assert (drafted.text, drafted.token_ids, drafted.finish_reason) == (
-        plain.text,
-        plain.token_ids,
-        plain.finish_reason,
-    )
-    assert drafted.timings.predicted_n == plain.timings.predicted_n
-
-
-def test_over_a_scored_prefill(built_in, built_in_draft):
-    """The built-in pair copies its answers out of the prompt."""
-    spec = vkprefill.SpecPrefillConfig(min_tokens=0, break_even=False)
-    case = max(PROMPTS[:20], key=lambda case: case["n_tokens"])
-    results = [
-        vkprefill.generate(built_in, case["user"], draft=built_in_draft, spec=spec, decode=SpecDecodeConfig(kind))
-        for kind in ("none", "ngram")
-    ]
-    assert results[0].text == results[1].text == case["answer"]
-    assert results[1].specprefill.status == "active" and results[1].timings.draft_n_accepted > 0
-
-
-def test_sessions(built_in):
-    """Turns with drafts are the turns without, with the same marks to go on from."""
-    runs = []
-    for decode in (SpecDecodeConfig("none"), NGRAM):
-        session, messages, found = Session(built_in, decode=decode), [], []
-        for question in (PROMPTS[0]["user"], "And once more?", "Which pet does Robert keep?"):
-            messages.append({"role": "user", "content": question})
-            answer = session.generate(messages, max_tokens=8, sampling=GREEDY)
-            messages.append({"role": "assistant", "content": answer.text})
-            found.append((answer.token_ids, answer.timings.cache_n, answer.timings.prompt_n, list(session.prompt)))
-        runs.append(found)
-        session.close()
-    assert runs[0] == runs[1]
-
-
-def test_an_answer_that_is_dropped_inside_a_round(tiny, prompt, answers, monkeypatch):
-    """The next turn goes on from what was given out."""
-    prompt, wanted = prompt[:LENGTH], answers(prompt[:LENGTH], "greedy")
-    kept = []
-    for patterns in ([()] * 40, [(True,) * 4] * 40):
-        drafting = Drafting([Scripted(wanted, LENGTH, patterns)], always())
-        monkeypatch.setattr("vkprefill.generation.generate.drafting_for", lambda *_, made=drafting: made)
-        session = Session(tiny)
-        stream = session.stream_ids(prompt, AnswerOptions(30, GREEDY))
-        assert [next(stream).token_id for _ in range(9)] == wanted[:9]
-        stream.close()
-        marks = session.find([*session.prompt, 1], AnswerOptions())
-        kept.append((list(session.prompt), session.cache.token_ids, session.cache.positions, marks.length))
-        session.close()
-    assert kept[0] == kept[1] and kept[0][0] == prompt + wanted[:8]
-
-
-@pytest.mark.parametrize("kind", ["draft-mtp", "draft-mtp,ngram"])
-def test_a_file_without_a_block(tiny, kind):
-    decode = SpecDecodeConfig(kind)
-    with pytest.raises(
-        vkprefill.RequestError,
-        match=f"^drafts of type {kind}: .* was loaded without a multi-token-prediction block; wanted",
-    ):
-        vkprefill.generate(tiny, "x", max_tokens=1, decode=decode)
-
-
-def test_settings_of_another_kind(tiny):
-    with pytest.raises(vkprefill.RequestError, match="^decode: found str, wanted SpecDecodeConfig"):
-        vkprefill.generate(tiny, "x", max_tokens=1, decode="ngram")
-
-
-def test_what_was_measured_outlives_an_answer(built_in):
-    """The same settings, the same measurements; others begin anew."""
-    first = depth_of(built_in, SpecDecodeConfig("ngram"))
-    assert depth_of(built_in, SpecDecodeConfig("ngram")) is first
-    assert depth_of(built_in, SpecDecodeConfig("ngram", n_max=2)) is not first
-    for n in range(20):
-        depth_of(built_in, SpecDecodeConfig("ngram", p_min=n / 20))
-    assert depth_of(built_in, SpecDecodeConfig("ngram")) is not first, "only some are kept"
-
-
-def test_drafters_know_the_whole_prompt(tiny, prompt, monkeypatch):
-    seen = []
-    made = NGramDrafter.__init__
-    monkeypatch.setattr(
-        NGramDrafter,
-        "__init__",
-        lambda self, ids, rows, least: seen.append((list(ids), rows)) or made(self, ids, rows, least),
-    )
-    vkprefill.generate(tiny, prompt[:30], kept_ranges=[(0, 8), (20, 30)], max_tokens=2, decode=NGRAM)
-    assert seen == [(prompt[:30], 18)]
