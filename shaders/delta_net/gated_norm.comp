@@ -10,7 +10,8 @@
 //   4  halves   [T', Hv * Dv / 2]  u32  out
 //   5  factors  [T]                f32  out
 //
-// Grid: (Hv, T, 1), one workgroup for each head; HALF: (1, T, 1), one for all, of LOCAL_SIZE = Dv / 4, a power of two. Needs Dv % 4 = 0.
+// Grid: (Hv, T, 1), one workgroup for each head; HALF: (1, T, 1), one for all. Needs Dv % 4 = 0; HALF: Dv / 4 a power of two, of which
+// LOCAL_SIZE is a multiple, below twice a row's vec4. Heads side by side, as many as that has room for, so that registers hold the rest.
 // Order: norm, weight, gate. Reference: tests/reference/norm.py, activations.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -20,6 +21,9 @@ layout(constant_id = 0) const uint LOCAL_SIZE = 32;
 layout(constant_id = 1) const uint Hv = 16;
 layout(constant_id = 2) const uint Dv = 128;
 layout(constant_id = 3) const float EPS = 1e-6;
+#ifdef HALF
+layout(constant_id = 4) const uint LEAST_SUBGROUP = 1;  // of the device
+#endif
 layout(local_size_x_id = 0) in;
 
 #include "step.glsl"
@@ -30,7 +34,9 @@ layout(binding = 3) readonly buffer O { vec4 o[]; };
 #define WIDTH (Hv * Dv)
 #define HALVES 4
 #define FACTORS 5
+#define LANES (Dv / 4u)  // a head's
 #include "half_row.glsl"
+#include "lanes.glsl"
 #else
 layout(binding = 3) buffer O { vec4 o[]; };
 #include "reduce.glsl"
@@ -44,12 +50,13 @@ void main() {
     const uint t = gl_WorkGroupID.y;
     if (t >= step[NUM_TOKENS]) return;
 #ifdef HALF
-    const uint i = gl_LocalInvocationID.x;  // an invocation has these four columns of every head
+    const uint lane = gl_LocalInvocationID.x, from = t * (WIDTH / 4u);
+    const vec4 w = weight[weight_offset / 4u + lane % LANES];
     vec4 row[KEPT];
-    [[unroll]] for (uint h = 0; h < Hv; h++) {
-        const uint at = (t * Hv + h) * LOCAL_SIZE + i;
-        const float scale = inversesqrt(workgroup_sum(dot(o[at], o[at])) / float(Dv) + EPS);
-        row[h] = o[at] * scale * weight[weight_offset / 4u + i] * silu(z[at]);
+    [[unroll]] for (uint k = 0; k < KEPT; k++) {
+        const uint c = k * LOCAL_SIZE + lane, i = from + (c < WIDTH / 4u ? c : c - WIDTH / 4u);  // past the end the first again
+        const float scale = inversesqrt(sum_of_lanes(dot(o[i], o[i])) / float(Dv) + EPS);
+        row[k] = o[i] * scale * w * silu(z[i]);
     }
     store_half_row(t, row);
 #else

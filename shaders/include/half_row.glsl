@@ -18,7 +18,7 @@ vec2 half_scale(float most) {
     return uintBitsToFloat(uvec2(power, 254u - power) << 23);
 }
 
-// Call in uniform control flow. What is past the end of the row is zero.
+// Call in uniform control flow. What is past the end of the row is zero, or a value of the row again.
 void store_half_row(uint t, vec4 row[KEPT]) {
     vec4 most = vec4(0.0);
     [[unroll]] for (uint i = 0; i < KEPT; i++) most = max(most, abs(row[i]));

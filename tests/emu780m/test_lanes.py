@@ -112,6 +112,13 @@ def test_permlane(machine, other_row, fetch, bound):
     assert got.tolist() == wanted.tolist()
 
 
+def test_permlane64(machine):
+    v = {0: lanes_of(machine) + 500, 1: lanes_of(machine) + 100}
+    got = machine.run("v_permlane64_b32 v0, v1", v, on=on_of(machine)).v(0)
+    on = bits(on_of(machine), machine.lanes) & (machine.lanes == 64)
+    assert got.tolist() == np.where(on, (lanes_of(machine) ^ 32) + 100, v[0]).tolist()
+
+
 PATTERNS = {
     "quad_perm:[3,1,0,2]": lambda row, place: (place & ~3) + [3, 1, 0, 2][place & 3],
     "row_shl:3": lambda row, place: place + 3,

@@ -88,6 +88,11 @@ def gated_norm(device: Device) -> None:
     test_gated_norm.test_as_halves(device, 63, 3, 32)
 
 
+def wide_heads(device: Device) -> None:
+    """Several subgroups for each."""
+    test_gated_norm.test_as_halves(device, 3, 2, 512)
+
+
 def matvec(device: Device) -> None:
     test_matvec.test_tiles_of_every_profile(device, "amd", "F16")
 
@@ -270,9 +275,12 @@ EVERYWHERE = (
         half_row,
     ),
     (
-        Mistake("other columns", "gated_norm.comp", "gated_norm_half", "silu(z[at])", "silu(z[at ^ 1u])"),
+        Mistake("other columns", "gated_norm.comp", "gated_norm_half", "silu(z[i])", "silu(z[i ^ 1u])"),
         gated_norm,
     ),
+    (Mistake("heads added up", "lanes.glsl", "gated_norm_half", "m < LANES", "m < 2u * LANES"), gated_norm),
+    (no_barrier("gated_norm_half", "lanes.glsl", 0), wide_heads),
+    (no_barrier("gated_norm_half", "lanes.glsl", 1), wide_heads),
     (
         Mistake("a row off", "matvec.comp", "matvec_f16", "+ lane_x] = acc[i]", "+ (lane_x ^ 1u)] = acc[i]"),
         matvec,

@@ -114,6 +114,7 @@ def _row(case: dict, result: dict) -> dict:
         "vgprs": statistics["VGPRs"],
         "sgpr_spills": statistics["Spilled SGPRs"],
         "vgpr_spills": statistics["Spilled VGPRs"],
+        "scratch": statistics["Scratch size"],  # bytes: spills, and arrays that registers cannot be found for
         "lds": statistics["LDS size"],
         "waves": min(waves // 2 if wave == 64 else waves, MAX_WAVES),
         "code": statistics["Code size"],

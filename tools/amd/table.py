@@ -5,10 +5,6 @@ from pathlib import Path
 
 TABLE = Path(__file__).resolve().parents[2] / "benchmarks" / "amd_compile.json"
 
-# (Mesa, shader) whose vector registers spill. This kernel keeps a row of all heads in registers, of which that driver
-# gives it too few for 32 heads of 128. There products of halves are a detour, made only where they are asked for.
-SPILLED = {("22.3.6", "gated_norm_half")}
-
 
 def load_table() -> list[dict]:
     """The stored tables, one for each Mesa version and family."""

@@ -1,4 +1,5 @@
-// Vector instructions between lanes: one lane to or from a scalar register, permutations within 16 lanes, a swap.
+// Vector instructions between lanes: one lane to or from a scalar register, permutations within 16 lanes and of
+// halves of a wave, a swap.
 #include <algorithm>
 
 #include "classes.h"
@@ -53,6 +54,16 @@ static void run_swap(Wave& wave, const Instruction& instruction) {
             std::swap(a[lane], b[lane]);
 }
 
+// Each lane reads the one 32 from it, whether that is on or not. Does nothing in waves of 32.
+static void run_permlane64(Wave& wave, const Instruction& instruction) {
+    if (LANES == 32)
+        return;
+    alignas(64) u32 values[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        values[lane] = wave.v[instruction.source[0].value].lane[lane ^ 32];
+    write_lanes(wave.v[instruction.result.value], instruction.result, values, exec(wave));
+}
+
 static bool select_permlane(Text& text, Instruction& to) {
     const bool other_row = text.name == "v_permlanex16_b32";
     if (!other_row && text.name != "v_permlane16_b32")
@@ -78,13 +89,18 @@ bool select_lanes(Text& text, Instruction& to) {
     const bool readfirst = text.name == "v_readfirstlane_b32";
     const bool writelane = text.name == "v_writelane_b32";
     const bool swap = text.name == "v_swap_b32";
-    if (!readlane && !readfirst && !writelane && !swap)
+    const bool permlane64 = text.name == "v_permlane64_b32";
+    if (!readlane && !readfirst && !writelane && !swap && !permlane64)
         return false;
     text.expect(readlane || writelane ? 3 : 2);
     take_operands(text, to);
-    if (to.result.is_vector() != (writelane || swap) || to.source[0].is_vector() == writelane)
+    if (to.result.is_vector() != (writelane || swap || permlane64) || to.source[0].is_vector() == writelane)
         text.refuse("operands");
-    to.execute = readlane ? run_readlane : readfirst ? run_readfirstlane : writelane ? run_writelane : run_swap;
+    to.execute = readlane     ? run_readlane
+                 : readfirst  ? run_readfirstlane
+                 : writelane  ? run_writelane
+                 : permlane64 ? run_permlane64
+                              : run_swap;
     return true;
 }
 

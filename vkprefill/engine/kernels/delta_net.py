@@ -157,6 +157,8 @@ def gated_norm(p: Program, z: Buffer, weight: Buffer, o: Buffer, *, eps: float, 
         "gated_norm_half",
         [p.step, z, weight, o, half_words("gated_norm", half, width), half.factors],
         (1, p.num_rows, 1),
-        constants={"LOCAL_SIZE": lanes} | constants,
+        constants={"LOCAL_SIZE": min(1 << (width // 4 - 1).bit_length(), HALF_LANES)}
+        | constants
+        | {"LEAST_SUBGROUP": p.device.info.min_subgroup_size},
         push=push,
     )
