@@ -16,6 +16,8 @@ _SCALE_OFFSETS = {
     "Q4_1": (0, 2),
     "Q5_0": (0, None),
     "Q5_1": (0, 2),
+    "Q2_K": (80, 82),
+    "Q3_K": (108, None),
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208, None),
@@ -23,8 +25,13 @@ _SCALE_OFFSETS = {
     "IQ4_XS": (0, None),
 }
 # Minimum as a multiple of the scale that centres the values: half the largest quant. The K formats subtract it.
-_CENTRE = {"Q4_1": -7.5, "Q5_1": -15.5, "Q4_K": 7.5, "Q5_K": 15.5}
+_CENTRE = {"Q4_1": -7.5, "Q5_1": -15.5, "Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}
 TYPES = ("F32", "F16", "BF16", *_SCALE_OFFSETS)
+
+
+def block_length(type: str) -> int:
+    """Weights of a block; 1 for F32, F16 and BF16."""
+    return gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][0]
 
 
 def random_blocks(rng: np.random.Generator, rows: int, cols: int, type: str, std: float = 1.0) -> np.ndarray:

@@ -18,7 +18,7 @@ def embed(device, ids, data, weight_type, *, num_rows=None, part_rows=None):
 
 def columns_of(weight_type: str) -> int:
     """No whole number of units: 3 blocks of 256, or 33 of 32 (more than one workgroup takes)."""
-    return 768 if weight_type.endswith("_K") or weight_type == "IQ4_XS" else 1056
+    return 768 if blocks.block_length(weight_type) == 256 else 1056
 
 
 @pytest.mark.parametrize("weight_type", blocks.TYPES)

@@ -28,7 +28,7 @@ def multiply(device, x, data, weight_type, *, add=None, num_rows=None, part_rows
 
 def lengths(weight_type: str) -> tuple[int, ...]:
     """K: one sub-block, an odd number of them (half a unit left over), more than a unit; K formats: 1, 3 units."""
-    return (256, 768) if weight_type.endswith("_K") or weight_type == "IQ4_XS" else (32, 96, 352)
+    return (256, 768) if blocks.block_length(weight_type) == 256 else (32, 96, 352)
 
 
 @pytest.fixture(params=["own", "unknown", "amd"])

@@ -119,8 +119,8 @@ def test_damaged_blocks(files, caplog):
         "shape [64, 64], wanted [64, 128]": lambda tensors: tensors.update(
             {eh_proj: dataclasses.replace(tensors[eh_proj], shape=(64, 64))}
         ),
-        "type Q2_K is not supported": lambda tensors: tensors.update(
-            {eh_proj: dataclasses.replace(tensors[eh_proj], type=TensorType.Q2_K)}
+        "type IQ1_S is not supported": lambda tensors: tensors.update(
+            {eh_proj: dataclasses.replace(tensors[eh_proj], type=TensorType.IQ1_S)}
         ),
         "attn_q.bias: unknown tensor": lambda tensors: tensors.update({strange.name: strange}),
     }

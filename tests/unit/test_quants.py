@@ -126,6 +126,23 @@ def unpack_q5_k(planes):
     return scale * (low | fifth_bits(planes.take(8, 1)[..., 0]) << 4).astype(np.float32) - minimum
 
 
+def unpack_q2_k(planes):
+    both = np.ascontiguousarray(planes.take(1, 4)).view(np.uint8).astype(np.float32)[:, :, 0]  # [rows, units, 16]
+    q = high_pairs(planes.take(8, 2)).astype(np.float32)
+    d, dmin = halves(planes.take(1, 1)[..., 0, 0])
+    scale, minimum = d[..., None] * (both % 16), dmin[..., None] * (both // 16)
+    return (scale[..., None] * q.reshape(*q.shape[:2], 16, 16) - minimum[..., None]).reshape(q.shape)
+
+
+def unpack_q3_k(planes):
+    x, y, z, w = np.moveaxis(planes.take(1, 4)[:, :, 0], -1, 0)
+    low = [byte((x, y)[i // 4 % 2], i % 4) >> (i // 8 * 4) & 15 for i in range(16)]
+    sc = np.stack([low[i] | (byte(z, i % 4) >> (2 * (i // 4)) & 3) << 4 for i in range(16)], axis=-1)
+    q = high_pairs(planes.take(8, 2)) | fifth_bits(planes.take(8, 1)[..., 0]) << 2
+    scale = half(w & 0xFFFF)[..., None] * (sc.astype(np.float32) - 32)
+    return (scale[..., None] * (q.astype(np.float32) - 4).reshape(*q.shape[:2], 16, 16)).reshape(q.shape)
+
+
 def unpack_q6_k(planes):
     scales = np.ascontiguousarray(planes.take(1, 4)).view(np.int8).astype(np.float32)  # [rows, units, 1, 16]
     low = nibbles(planes.take(8, 4))
@@ -146,6 +163,8 @@ UNPACK = {
     "q4_1": unpack_q4_1,
     "q5_1": unpack_q5_1,
     "iq4_nl": unpack_iq4_nl,
+    "q2_k": unpack_q2_k,
+    "q3_k": unpack_q3_k,
     "q4_k": unpack_q4_k,
     "q5_k": unpack_q5_k,
     "q6_k": unpack_q6_k,
@@ -167,7 +186,7 @@ def unpack(packed: np.ndarray, kind: T, rows: int, columns: int) -> np.ndarray:
 @pytest.mark.parametrize("weight_type", blocks.TYPES)
 def test_packed_weights_are_the_files(weight_type, std):
     kind = T[weight_type]
-    lengths = (256, 768) if gguf.GGML_QUANT_SIZES[kind][0] == 256 else (32, 64, 96, 352)
+    lengths = (256, 768) if blocks.block_length(weight_type) == 256 else (32, 64, 96, 352)
     for rows in (1, 31, 32, 33, 70):
         for columns in lengths:
             data = blocks.random_blocks(np.random.default_rng([rows, columns]), rows, columns, weight_type, std)
@@ -234,6 +253,8 @@ def test_least_scales_stay_exact(weight_type):
         ("Q5_1", 768),
         ("IQ4_NL", 576),
         ("IQ4_XS", 544),
+        ("Q2_K", 336),
+        ("Q3_K", 448),
         ("Q4_K", 576),
         ("Q5_K", 704),
         ("Q6_K", 848),
@@ -241,6 +262,15 @@ def test_least_scales_stay_exact(weight_type):
 )
 def test_bytes_of_a_packed_row(weight_type, row_bytes):
     assert packed_row_bytes(T[weight_type], 1024) == row_bytes
+
+
+@pytest.mark.parametrize("weight_type", blocks.TYPES)
+def test_packed_bytes_are_at_most_a_tenth_more_than_the_files(weight_type):
+    if weight_type in ("Q4_0", "Q5_0"):  # two bytes more for 32 weights: the minimum that Q4_1 and Q5_1 have
+        assert packed_row_bytes(T[weight_type], 32 * 64) == (18, 22)[weight_type == "Q5_0"] * 64 + 2 * 64
+        return
+    length, size = gguf.GGML_QUANT_SIZES[T[weight_type]]
+    assert packed_row_bytes(T[weight_type], 2048) <= 1.1 * size * (2048 // length), weight_type
 
 
 def test_a_row_that_ends_in_a_unit_takes_all_of_it():
@@ -252,4 +282,4 @@ def test_every_type_has_a_layout_and_every_layout_a_type():
     assert {kind.name for kind in LAYOUT_OF} == set(blocks.TYPES)
     assert {layout_of(kind).name for kind in LAYOUT_OF} == set(LAYOUTS) == set(UNPACK)
     with pytest.raises(KeyError):
-        layout_of(T.Q2_K)
+        layout_of(T.IQ1_S)

@@ -65,6 +65,49 @@ BLOCKS = {
         2.0,
         {1: 9.75, 17: 6.0, 15: 6.0, 31: 4.0, 0: 2.0, 16: 2.0},
     ),
+    # d 0.5 at 80, dmin 0.25 at 82; scale bytes: s0 = 21: sc 1, mn 2; s3 = f4: 4, 15; s15 = 0f: 15, 0
+    # quants from byte 16: byte l of 32, bits 2g: weight 32g + l; b16 = e4: elements 0 (0), 32 (1), 64 (2), 96 (3);
+    # b47 = c9: elements 31 (1), 63 (2), 95 (0), 127 (3); b[16 + 63] = 80: element 255 (2), 223 (0)
+    # scale of element e: e / 16, so elements 48 to 63 have s3, 240 to 255 s15; s1, s2, .. are 0
+    "Q2_K": (
+        block(84, {0: b"\x21", 3: b"\xf4", 15: b"\x0f", 16: b"\xe4", 47: b"\xc9", 79: b"\x80", 80: HALF, 82: QUARTER}),
+        None,
+        {0: -0.5, 1: -0.5, 32: 0.0, 63: 0.25, 62: -3.75, 31: 0.0, 255: 15.0, 254: 0.0},
+    ),
+    # d 0.5 at 108; third bits from byte 0: byte l, bit g: weight 32g + l, off: 4 less; quants from byte 32 as Q2_K's
+    # scales from byte 96, less 32: b96 = 53: sc0 = 3, sc8 = 5; b103 = a1: sc7 = 1, sc15 = 10; b104 = 21: sc0 += 1 << 4,
+    # sc8 += 2 << 4; b107 = 8c: sc7 += 3 << 4, sc15 += 2 << 4: sc0 = 19, sc7 = 49, sc8 = 37, sc15 = 42
+    # b0 = 11: elements 0 and 128 have their third bit; b31 = 80: element 255
+    # b32 = 03: element 0 = 3; b63 = 40: element 127 (1 - 4); b64 = 02: element 128 = 2; b95 = 80: element 255 = 2
+    "Q3_K": (
+        block(
+            110,
+            {
+                0: b"\x11",
+                31: b"\x80",
+                32: b"\x03",
+                63: b"\x40",
+                64: b"\x02",
+                95: b"\x80",
+                96: b"\x53",
+                103: b"\xa1",
+                104: b"\x21",
+                107: b"\x8c",
+                108: HALF,
+            },
+        ),
+        None,
+        {
+            0: -19.5,  # 0.5 * -13 * 3
+            1: 26.0,  # 0.5 * -13 * -4
+            127: -25.5,  # 0.5 * 17 * -3
+            128: 5.0,  # 0.5 * 5 * 2
+            129: -10.0,
+            255: 10.0,  # 0.5 * 10 * 2
+            240: -20.0,
+            32: 64.0,  # 0.5 * -32 * -4
+        },
+    ),
     # d 0.5, dmin 0.25. Scale bytes s0..s11:
     #   s0 = c1: sc0 = 1; s3 = 7f: sc3 = 63; s4 = 82: min0 = 2; s7 = ff: min3 = 63
     #   j = 4: sc4 = low(s8) | (s0 >> 6) << 4 = 5 | 3 << 4 = 53,

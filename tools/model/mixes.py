@@ -10,7 +10,7 @@ from vkprefill.gguf.tensors import MATRIX_TYPES, TensorSpec
 
 # One type for every matrix, or a named recipe (see _recipe_type).
 ONE_TYPE_MIXES = {t.name.lower(): t for t in MATRIX_TYPES}
-MIXES = (*ONE_TYPE_MIXES, "q4_k_m", "q4_k_m_2026_10", "q8mix", "mixed")
+MIXES = (*ONE_TYPE_MIXES, "q4_k_m", "q4_k_m_2026_10", "q8mix", "mixed", "small")
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type; Q4_K_M for the others
 FILE_TYPE_Q4_K_M = 15
 
@@ -19,8 +19,7 @@ FALLBACK_TYPES = {
     TensorType.Q4_K: TensorType.Q5_0,
     TensorType.Q5_K: TensorType.Q5_1,
     TensorType.Q6_K: TensorType.Q8_0,
-    TensorType.IQ4_XS: TensorType.IQ4_NL,
-}
+} | {kind: TensorType.IQ4_NL for kind in (TensorType.IQ4_XS, TensorType.Q2_K, TensorType.Q3_K)}
 
 _Q8MIX_TYPES = {
     "output": TensorType.Q6_K,
@@ -50,6 +49,14 @@ _MIXED_TYPES = {
     "ffn_down": TensorType.Q8_0,
     "nextn.eh_proj": TensorType.Q8_0,
 }
+_SMALL_TYPES = {
+    "token_embd": TensorType.Q3_K,
+    "output": TensorType.Q6_K,
+    "attn_q": TensorType.Q2_K,
+    "attn_k": TensorType.Q3_K,
+    "attn_v": TensorType.Q4_K,
+    "ffn_down": TensorType.Q3_K,
+}
 
 
 def kind_of(spec: TensorSpec) -> str:
@@ -70,7 +77,8 @@ def _recipe_type(spec: TensorSpec, mix: str, config: ModelConfig) -> TensorType:
     """The type of a matrix in a recipe.
 
     q4_k_m is what the released Q4_K_M files of early 2026 have, q4_k_m_2026_10 what llama-quantize makes since October
-    2026; q8mix has more Q5_K, Q6_K and Q8_0, as other uploads do; mixed uses as many types as possible.
+    2026; q8mix has more Q5_K, Q6_K and Q8_0, as other uploads do; mixed uses as many types as possible,
+    small those of fewer than four bits.
     """
     kind = kind_of(spec)
     tied = config.tie_word_embeddings
@@ -78,6 +86,8 @@ def _recipe_type(spec: TensorSpec, mix: str, config: ModelConfig) -> TensorType:
     layer = int(block[1]) if block else 0
     if mix == "mixed":
         return _MIXED_TYPES.get(kind, TensorType.F16)
+    if mix == "small":
+        return _SMALL_TYPES.get(kind, TensorType.Q2_K)
     more_bits = _more_bits(layer, config)
     if mix == "q8mix":
         types = {**_Q8MIX_TYPES, "token_embd": TensorType.Q6_K if tied else TensorType.Q5_K}

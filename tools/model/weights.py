@@ -22,6 +22,8 @@ BLOCK_FIELDS = {
     TensorType.Q4_1: {0: 1.0, 2: -7.5},
     TensorType.Q5_0: {0: 1.0},
     TensorType.Q5_1: {0: 1.0, 2: -15.5},
+    TensorType.Q2_K: {80: 1.0, 82: 1.5},
+    TensorType.Q3_K: {108: 1.0},
     TensorType.Q4_K: {0: 1.0, 2: 7.5},
     TensorType.Q5_K: {0: 1.0, 2: 15.5},
     TensorType.Q6_K: {208: 1.0},

@@ -5,9 +5,6 @@ the head of shaders/include/quant_<layout>.glsl, which reads them. Everything is
 quants, which become unsigned by adding their offset, and Q4_0 and Q5_0, which become Q4_1 and Q5_1 with m = -8 d and
 -16 d (exact in half precision: a power of two times d; a d beyond 4096, which no quantiser writes, would overflow and
 is refused).
-
-What a start costs is this: no plane is made first and moved then. Bits are moved by exchanges between whole arrays
-(`_exchange`), and what they give is written to its place in one step (`_Planes`).
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as T
 
 from vkprefill.errors import GGUFError
-
-ROW_GROUP = 32  # rows interleaved with each other
+from vkprefill.gguf.planes import ROW_GROUP, Planes, halved_nibbles, items, joined, nibbles, one_bit, two_bits, words_of
+from vkprefill.gguf.small_quants import pack_q2_k, pack_q3_k
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,8 @@ LAYOUTS = {
         Layout("q5_1", 64, 12),
         Layout("iq4_nl", 64, 9),
         Layout("iq4_xs", 256, 34),
+        Layout("q2_k", 256, 21),
+        Layout("q3_k", 256, 28),
         Layout("q4_k", 256, 36),
         Layout("q5_k", 256, 44),
         Layout("q6_k", 256, 53),
@@ -64,6 +63,8 @@ LAYOUT_OF = {
     T.Q5_1: "q5_1",
     T.IQ4_NL: "iq4_nl",
     T.IQ4_XS: "iq4_xs",
+    T.Q2_K: "q2_k",
+    T.Q3_K: "q3_k",
     T.Q4_K: "q4_k",
     T.Q5_K: "q5_k",
     T.Q6_K: "q6_k",
@@ -105,70 +106,8 @@ def pack_rows(data: np.ndarray, weight_type: T, out: np.ndarray | None = None) -
     units = blocks.reshape(rows, -1, blocks_in_unit, block_bytes)
     if out is None:
         out = np.empty(rows * units.shape[1] * layout.unit_words, np.uint32)
-    PACKERS[weight_type](units, _Planes(out, rows, units.shape[1]))
+    PACKERS[weight_type](units, Planes(out, rows, units.shape[1]))
     return out
-
-
-class _Planes:
-    """The planes of all units, one after another: a plane holds an item of each of 32 rows."""
-
-    def __init__(self, out: np.ndarray, rows: int, units: int) -> None:
-        self._words = out.reshape(rows // ROW_GROUP, units, -1)
-        self._at = 0
-
-    def put(self, *parts: np.ndarray) -> None:
-        """Write the next planes. parts: items [rows, units, n] each; their planes alternate: the first of each part,
-        the second of each, ...
-        """
-        item, count = parts[0].dtype, parts[0].shape[2] * len(parts)
-        end = self._at + count * ROW_GROUP * item.itemsize // 4
-        items = self._words[:, :, self._at : end].view(item)
-        items = items.reshape(*items.shape[:2], count, ROW_GROUP).transpose(0, 3, 1, 2)
-        for i, part in enumerate(parts):
-            items[..., i :: len(parts)] = part.reshape(-1, ROW_GROUP, *part.shape[1:])
-        self._at = end
-
-
-def _items(words: np.ndarray) -> np.ndarray:
-    """u32 or u64 [rows, units, ...] -> items of 4 words [rows, units, n], which are moved as one: several times as fast
-    as words.
-    """
-    return words.view(np.complex128).reshape(*words.shape[:2], -1)
-
-
-def _words(values: np.ndarray) -> np.ndarray:
-    """Bytes [..., 4 n] -> u32 [..., n]."""
-    return np.ascontiguousarray(values).view(np.uint32)
-
-
-def _exchange(a: np.ndarray, b: np.ndarray, shift: int, mask: int) -> None:
-    """Exchange the bits mask << shift of each byte of a with the bits mask of b's, in place."""
-    moved = a >> a.dtype.type(shift)
-    moved ^= b
-    moved &= a.dtype.type(mask * (0x0101010101010101 if a.itemsize == 8 else 0x01010101))
-    b ^= moved
-    moved <<= a.dtype.type(shift)
-    a ^= moved
-
-
-def _nibbles(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """u32 [..., 2 n] whose bytes are two weights each -> u32 [..., n] of the low nibbles, of the high ones.
-
-    Word p: of bytes 8p + c in the low, of 8p + 4 + c in the high nibble of byte c.
-    """
-    low, high = words[..., 0::2].copy(), words[..., 1::2].copy()
-    _exchange(low, high, 4, 0x0F)
-    return low, high
-
-
-def _halved_nibbles(q: np.ndarray) -> np.ndarray:
-    """Bytes [rows, units, blocks, 16], weights 0..15 in the low and 16..31 in the high nibbles -> items of 4 words
-    [rows, units, blocks]: word p: weights 8p + c in the low, 8p + 4 + c in the high nibble of byte c.
-    """
-    low, high = _nibbles(_words(q))
-    joined = np.empty((*low.shape[:3], 2), np.uint64)
-    joined[..., 0], joined[..., 1] = low.view(np.uint64)[..., 0], high.view(np.uint64)[..., 0]
-    return _items(joined)
 
 
 def _k_header(words: np.ndarray) -> np.ndarray:
@@ -182,92 +121,54 @@ def _k_header(words: np.ndarray) -> np.ndarray:
     first, second, third = (words[..., i].copy() for i in (1, 2, 3))
     header = np.empty((*words.shape[:2], 4), np.uint32)
     header[..., 0] = words[..., 0]
-    header[..., 1] = _joined(first, 4) | _joined(third, 4) << np.uint32(16)
-    header[..., 2] = _joined(second, 4) | _joined(third >> np.uint32(4), 4) << np.uint32(16)
-    high = [_joined(part >> np.uint32(shift), 2) for part in (first, second) for shift in (4, 6)]
+    header[..., 1] = joined(first, 4) | joined(third, 4) << np.uint32(16)
+    header[..., 2] = joined(second, 4) | joined(third >> np.uint32(4), 4) << np.uint32(16)
+    high = [joined(part >> np.uint32(shift), 2) for part in (first, second) for shift in (4, 6)]
     header[..., 3] = high[0] | high[1] << np.uint32(8) | high[2] << np.uint32(16) | high[3] << np.uint32(24)
-    return _items(header)
+    return items(header)
 
 
-def _joined(words: np.ndarray, bits: int) -> np.ndarray:
-    """u32 whose 4 bytes hold `bits` that count each -> u32 with these side by side at its low end."""
-    field = (1 << bits) - 1
-    values = words & np.uint32(field * 0x01010101)
-    values |= values >> np.uint32(8 - bits)
-    values &= np.uint32(((1 << 2 * bits) - 1) * 0x00010001)
-    values |= values >> np.uint32(16 - 2 * bits)
-    values &= np.uint32((1 << 4 * bits) - 1)
-    return values
-
-
-def _pack_q4_k(units: np.ndarray, planes: _Planes) -> None:
-    words = _words(units[:, :, 0])
+def _pack_q4_k(units: np.ndarray, planes: Planes) -> None:
+    words = words_of(units[:, :, 0])
     planes.put(_k_header(words))
-    low, high = _nibbles(words)  # with the header, two words of each: a copy of all goes faster than one of parts
-    planes.put(_items(low[..., 2:]), _items(high[..., 2:]))
+    low, high = nibbles(words)  # with the header, two words of each: a copy of all goes faster than one of parts
+    planes.put(items(low[..., 2:]), items(high[..., 2:]))
 
 
-def _pack_q5_k(units: np.ndarray, planes: _Planes) -> None:
-    words = _words(units[:, :, 0])
+def _pack_q5_k(units: np.ndarray, planes: Planes) -> None:
+    words = words_of(units[:, :, 0])
     planes.put(_k_header(words))
-    low, high = _nibbles(words)
-    planes.put(_items(low[..., 6:]), _items(high[..., 6:]))
-    planes.put(*_fifth_bits(words[..., 4:12]))
+    low, high = nibbles(words)
+    planes.put(items(low[..., 6:]), items(high[..., 6:]))
+    planes.put(*one_bit(words[..., 4:12]))
 
 
-def _fifth_bits(words: np.ndarray) -> list[np.ndarray]:
-    """u32 [rows, units, 8] whose byte i has the fifth bits of weight i of sub-blocks 0..7 -> for each of these
-    [rows, units, 1]; byte c, bit p: weight 8p + c; bit 4 + p: weight 8p + 4 + c.
-
-    In each byte, a square of 8 words by 8 bits is transposed.
-    """
-    rows = [words[..., i : i + 1].copy() for i in (0, 2, 4, 6, 1, 3, 5, 7)]  # by the bit that a word's bits become
-    for shift, mask in ((4, 0x0F), (2, 0x33), (1, 0x55)):
-        for i in range(8):
-            if not i & shift:
-                _exchange(rows[i], rows[i + shift], shift, mask)
-    return rows
-
-
-def _pack_q6_k(units: np.ndarray, planes: _Planes) -> None:
+def _pack_q6_k(units: np.ndarray, planes: Planes) -> None:
     block = units[:, :, 0]
-    planes.put(_items(_words(block[..., 192:208])))
-    low, high = _nibbles(_words(block[..., 0:128]))
+    planes.put(items(words_of(block[..., 192:208])))
+    low, high = nibbles(words_of(block[..., 0:128]))
     for half in (0, 8):  # words, of 64 weights each
-        planes.put(_items(low[..., half : half + 8]))
-        planes.put(_items(high[..., half : half + 8]))
-    planes.put(*_high_pairs(block[..., 128:192]))
+        planes.put(items(low[..., half : half + 8]))
+        planes.put(items(high[..., half : half + 8]))
+    planes.put(*two_bits(block[..., 128:192]))
     planes.put(block[..., 208:210].copy().view(np.uint16).astype(np.uint32))
 
 
-def _high_pairs(h: np.ndarray) -> list[np.ndarray]:
-    """Bytes [rows, units, 64], each two bits of four weights -> for sub-blocks 0 and 4, 1 and 5, .. items of two words
-    [rows, units, 2]; byte c, bits 2p, 2p + 1: weight 8p + c (first), 8p + 4 + c (second word).
-
-    In each byte, a square of 4 words by 4 pairs of bits is transposed.
-    """
-    words = np.ascontiguousarray(h).view(np.uint64).reshape(*h.shape[:2], 2, 4)
-    rows = [words[..., p].copy() for p in range(4)]
-    for i, j, shift, mask in ((0, 2, 4, 0x0F), (1, 3, 4, 0x0F), (0, 1, 2, 0x33), (2, 3, 2, 0x33)):
-        _exchange(rows[i], rows[j], shift, mask)
-    return rows
-
-
-def _pack_iq4_xs(units: np.ndarray, planes: _Planes) -> None:
+def _pack_iq4_xs(units: np.ndarray, planes: Planes) -> None:
     block = units[:, :, 0]
-    planes.put(_halved_nibbles(block[..., 8:136].reshape(*block.shape[:2], 8, 16)))
-    planes.put(_words(block[..., 0:8]).view(np.uint64))
+    planes.put(halved_nibbles(block[..., 8:136].reshape(*block.shape[:2], 8, 16)))
+    planes.put(words_of(block[..., 0:8]).view(np.uint64))
 
 
 def _two_halves(units: np.ndarray) -> np.ndarray:
     """The half at the head of each of the two blocks of a unit -> u32 [rows, units, 1]."""
-    return _words(units[..., 0:2].reshape(*units.shape[:2], 4))
+    return words_of(units[..., 0:2].reshape(*units.shape[:2], 4))
 
 
-def _pack_q8_0(units: np.ndarray, planes: _Planes) -> None:
-    quants = _words(units[..., 2:34])  # [rows, units, block, 8]
+def _pack_q8_0(units: np.ndarray, planes: Planes) -> None:
+    quants = words_of(units[..., 2:34])  # [rows, units, block, 8]
     quants ^= np.uint32(0x80808080)
-    planes.put(_items(quants[..., 0::2].copy()), _items(quants[..., 1::2].copy()))
+    planes.put(items(quants[..., 0::2].copy()), items(quants[..., 1::2].copy()))
     planes.put(_two_halves(units))
 
 
@@ -278,54 +179,54 @@ def _half_with_min(d: np.ndarray, factor: int) -> np.ndarray:
         m = (value.astype(np.float32) * np.float32(-factor)).astype(np.float16)
     if not np.isfinite(m).all():
         raise GGUFError(f"scale of a block: found one beyond {65504 // factor}, which cannot be a quantised weight")
-    return _words(np.concatenate([value, m], axis=-1).view(np.uint8))[..., 0]
+    return words_of(np.concatenate([value, m], axis=-1).view(np.uint8))[..., 0]
 
 
-def _pack_q4_1(units: np.ndarray, planes: _Planes) -> None:
-    planes.put(_halved_nibbles(units[..., 4:20]))
-    planes.put(_words(units[..., 0:4])[..., 0])
+def _pack_q4_1(units: np.ndarray, planes: Planes) -> None:
+    planes.put(halved_nibbles(units[..., 4:20]))
+    planes.put(words_of(units[..., 0:4])[..., 0])
 
 
-def _pack_q4_0(units: np.ndarray, planes: _Planes) -> None:
-    planes.put(_halved_nibbles(units[..., 2:18]))
+def _pack_q4_0(units: np.ndarray, planes: Planes) -> None:
+    planes.put(halved_nibbles(units[..., 2:18]))
     planes.put(_half_with_min(units[..., 0:2], 8))
 
 
 def _q5_bits(bits: np.ndarray) -> np.ndarray:
-    """The fifth bits as bytes [rows, units, 2, 4], bit i of weight i -> u32 [rows, units, 2] as _fifth_bits gives them.
+    """The fifth bits as bytes [rows, units, 2, 4], bit i of weight i -> u32 [rows, units, 2] as one_bit gives them.
 
     Bits 0 and 3, then 1 and 4 of a bit's number change places.
     """
-    words = _words(bits)[..., 0].copy()
+    words = words_of(bits)[..., 0].copy()
     for shift, mask in ((7, 0x00AA00AA), (14, 0x0000CCCC)):
         moved = (words ^ words >> np.uint32(shift)) & np.uint32(mask)
         words ^= moved ^ moved << np.uint32(shift)
     return words
 
 
-def _pack_q5_1(units: np.ndarray, planes: _Planes) -> None:
-    planes.put(_halved_nibbles(units[..., 8:24]))
-    planes.put(_words(units[..., 0:4])[..., 0])
+def _pack_q5_1(units: np.ndarray, planes: Planes) -> None:
+    planes.put(halved_nibbles(units[..., 8:24]))
+    planes.put(words_of(units[..., 0:4])[..., 0])
     planes.put(_q5_bits(units[..., 4:8]))
 
 
-def _pack_q5_0(units: np.ndarray, planes: _Planes) -> None:
-    planes.put(_halved_nibbles(units[..., 6:22]))
+def _pack_q5_0(units: np.ndarray, planes: Planes) -> None:
+    planes.put(halved_nibbles(units[..., 6:22]))
     planes.put(_half_with_min(units[..., 0:2], 16))
     planes.put(_q5_bits(units[..., 2:6]))
 
 
-def _pack_iq4_nl(units: np.ndarray, planes: _Planes) -> None:
-    planes.put(_halved_nibbles(units[..., 2:18]))
+def _pack_iq4_nl(units: np.ndarray, planes: Planes) -> None:
+    planes.put(halved_nibbles(units[..., 2:18]))
     planes.put(_two_halves(units))
 
 
-def _pack_floats(units: np.ndarray, planes: _Planes) -> None:
+def _pack_floats(units: np.ndarray, planes: Planes) -> None:
     """F32: plane p holds weights 4p..4p+3 of the unit; F16 and BF16: 8p..8p+7."""
-    planes.put(_items(_words(units)))
+    planes.put(items(words_of(units)))
 
 
-PACKERS: dict[T, Callable[[np.ndarray, _Planes], None]] = {
+PACKERS: dict[T, Callable[[np.ndarray, Planes], None]] = {
     T.F32: _pack_floats,
     T.F16: _pack_floats,
     T.BF16: _pack_floats,
@@ -336,6 +237,8 @@ PACKERS: dict[T, Callable[[np.ndarray, _Planes], None]] = {
     T.Q5_1: _pack_q5_1,
     T.IQ4_NL: _pack_iq4_nl,
     T.IQ4_XS: _pack_iq4_xs,
+    T.Q2_K: pack_q2_k,
+    T.Q3_K: pack_q3_k,
     T.Q4_K: _pack_q4_k,
     T.Q5_K: _pack_q5_k,
     T.Q6_K: _pack_q6_k,

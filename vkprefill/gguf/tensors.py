@@ -30,6 +30,8 @@ MATRIX_TYPES = (
     TensorType.Q4_1,
     TensorType.Q5_0,
     TensorType.Q5_1,
+    TensorType.Q2_K,
+    TensorType.Q3_K,
     TensorType.Q4_K,
     TensorType.Q5_K,
     TensorType.Q6_K,
@@ -38,12 +40,12 @@ MATRIX_TYPES = (
 )
 # Types without kernels that people have files of -> those with kernels nearest to them in size.
 INSTEAD = {
-    TensorType.IQ1_S: "IQ4_XS or Q4_K",
-    TensorType.IQ1_M: "IQ4_XS or Q4_K",
-    TensorType.TQ1_0: "IQ4_XS or Q4_K",
-    TensorType.TQ2_0: "IQ4_XS or Q4_K",
-    TensorType.Q1_0: "IQ4_XS or Q4_K",
-    TensorType.NVFP4: "IQ4_XS or Q4_K",
+    TensorType.IQ1_S: "Q2_K or Q3_K",
+    TensorType.IQ1_M: "Q2_K or Q3_K",
+    TensorType.TQ1_0: "Q2_K or Q3_K",
+    TensorType.TQ2_0: "Q2_K or Q3_K",
+    TensorType.Q1_0: "Q2_K or Q3_K",
+    TensorType.NVFP4: "Q2_K or Q3_K",
 }
 VECTOR_TYPES = (TensorType.F32, TensorType.F16, TensorType.BF16)
 
@@ -54,6 +56,8 @@ HALF_OFFSETS = {
     TensorType.Q4_1: (0, 2),
     TensorType.Q5_0: (0,),
     TensorType.Q5_1: (0, 2),
+    TensorType.Q2_K: (80, 82),
+    TensorType.Q3_K: (108,),
     TensorType.Q4_K: (0, 2),
     TensorType.Q5_K: (0, 2),
     TensorType.Q6_K: (208,),
