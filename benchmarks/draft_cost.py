@@ -275,10 +275,13 @@ def round_rows(costs: DraftCosts, head: str) -> Iterable[tuple[str, ...]]:
             yield f"{drafts}", shown, f"{tokens:.2f}", *sizes, f"{each.dispatches:,.0f}", *ups
 
 
-def document() -> str:
-    all_costs = {shape: DraftCosts(shape) for shape in SHAPES}
-    steps = [row for shape, costs in all_costs.items() for row in step_rows(shape, costs)]
-    reached = [row for shape, costs in all_costs.items() for row in reached_rows(shape, costs)]
+def all_costs() -> dict[str, DraftCosts]:
+    return {shape: DraftCosts(shape) for shape in SHAPES}
+
+
+def document(of_shapes: dict[str, DraftCosts]) -> str:
+    steps = [row for shape, costs in of_shapes.items() for row in step_rows(shape, costs)]
+    reached = [row for shape, costs in of_shapes.items() for row in reached_rows(shape, costs)]
     rate, drafts, _ = TARGET
     parts = [
         "# What drafts cost on a Radeon 780M",
@@ -289,11 +292,11 @@ def document() -> str:
         f"With {drafts} drafts a round of which {rate:.0%} are accepted:",
         markdown_table(REACHED, reached),
     ]
-    for shape, costs in all_costs.items():
+    for shape, costs in of_shapes.items():
         for head in HEADS:
             parts += [f"{shape}, head of the drafts: {head}; for each emitted token:"]
             parts += [markdown_table(ROUNDS, round_rows(costs, head))]
-    unknown = sorted(set().union(*(costs.tables.substituted for costs in all_costs.values())))
+    unknown = sorted(set().union(*(costs.tables.substituted for costs in of_shapes.values())))
     parts.append(f"Compiled with other constants than these programs': {', '.join(unknown) or 'none'}.")
     return "\n\n".join(parts) + "\n"
 
@@ -302,7 +305,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}")
     write = parser.parse_args().write
-    text = document()
+    text = document(all_costs())
     if write:
         DOCUMENT.write_text(text)
     else:

@@ -15,6 +15,7 @@ from functools import partial
 
 from benchmarks.expected_780m import SPEEDS
 from tools.figures.compare import BENCHMARKS, NUMBER, ROOT, Table, agrees, data, tables
+from tools.figures.drafts import PEERS, draft_differences, drafts_beside
 from tools.figures.shaders import bound_differences, compiled_differences, executed_differences
 from vkprefill.benchmark.record import Record
 from vkprefill.errors import RequestError
@@ -199,6 +200,7 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     ("", "prefill 64", "prefill 256", "decode"): speeds_beside,
     ("", "vkprefill", "before", "times", "llama.cpp Vulkan", "times")
     + ("llama.cpp CPU", "times", "not repacked", "times"): peers,
+    PEERS: drafts_beside,
     ("pair", "prompt", "kept", "dense s", "speculative s", "scoring", "look-ahead", "prefill", "predicted s", "ratio")
     + ("in CPU-s",): first_tokens,
     ("prompt", "kept", "dense", "speculative"): first_token_of_bench,
@@ -280,7 +282,7 @@ def record_differences(documents: dict[str, str]) -> Iterator[str]:
 def main() -> int:
     documents = {str(path.relative_to(ROOT)): path.read_text() for path in DOCUMENTS}
     found = [d for name, text in documents.items() for table in tables(text, name) for d in differences(table)]
-    for check in (compiled_differences, executed_differences, bound_differences, record_differences):
+    for check in (compiled_differences, executed_differences, bound_differences, draft_differences, record_differences):
         found += check(documents)
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

@@ -5,10 +5,11 @@ import re
 
 import pytest
 
+from benchmarks import draft_cost
 from tools import check_figures
 from tools.amd import executed
 from tools.check_figures import differences
-from tools.figures import compare, shaders
+from tools.figures import compare, drafts, shaders
 from tools.figures.compare import agrees, tables
 
 TABLES = [
@@ -90,3 +91,21 @@ def test_counts_of_other_sources_or_out_of_bounds_are_named(monkeypatch):
         "executed_780m.json: other sources than now: copy; run: python -m tools.amd_execute --update",
         "executed_780m.json, tiny: copy: 3 accesses out of bounds",
     ]
+
+
+def test_old_costs_of_drafts_are_named(monkeypatch, tmp_path):
+    """The document as it was before a program or a record changed, and sentences with other numbers."""
+    (tmp_path / "old.md").write_text(draft_cost.DOCUMENT.read_text().replace("0.8B", "0.9B", 1))
+    monkeypatch.setattr(draft_cost, "DOCUMENT", tmp_path / "old.md")
+    text = (check_figures.BENCHMARKS / "README.md").read_text()
+    wrong = re.sub(r"([\d.]+)( and [\d.]+ on the 0\.8B)", r"9.99\2", text)
+    document, sentence = drafts.draft_differences({"benchmarks/README.md": wrong})
+    assert document.startswith("DRAFTS_780M.md: ") and "benchmarks.draft_cost --write" in document
+    assert "found 9.99" in sentence
+
+
+def test_an_answer_unlike_llama_cpp_s_is_named(monkeypatch):
+    (row,) = (r for r in compare.data("peers_drafts.json")["rows"] if (r["model"], r["drafts"]) == ("mtp-a-f32", 3))
+    monkeypatch.setitem(row, "same", 4)
+    with pytest.raises(ValueError, match="4 answers of 5 are the same"):
+        drafts.drafts_beside(("mtp-a-f32", "3"))
