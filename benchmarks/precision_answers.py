@@ -19,7 +19,7 @@ import vkprefill
 from tests.prompts import FIFTY, Prompt
 from vkprefill.benchmark.record import Figure, Record, about, markdown_table
 from vkprefill.cli.common import DEMO_TARGET, demo_path
-from vkprefill.generation.generate import encode_prompt
+from vkprefill.generation.prompt import encode_prompt
 
 PRECISIONS = ("full", "half")
 
@@ -41,7 +41,7 @@ def greedy(model: vkprefill.Model, ids: list[int], max_tokens: int) -> Iterator[
 
 def compare(full: vkprefill.Model, half: vkprefill.Model, prompt: Prompt, max_tokens: int) -> dict[str, object]:
     """Of one prompt: what the answers have in common, and the figures of this module's head."""
-    ids, _ = encode_prompt(full, prompt.messages)
+    ids = encode_prompt(full, prompt.messages).token_ids
     margin, apart, equal, steps = np.inf, 0.0, True, 0
     for (a, logits), (b, rounded) in zip(greedy(full, ids, max_tokens), greedy(half, ids, max_tokens), strict=False):
         first, second = np.partition(logits, -2)[[-1, -2]]

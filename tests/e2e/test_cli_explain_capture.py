@@ -17,7 +17,7 @@ import pytest
 
 import vkprefill
 from tests.e2e.conftest import COMMAND, PATIENCE_S, ROOT, TINY
-from vkprefill.generation.generate import encode_prompt
+from vkprefill.generation.prompt import encode_prompt
 
 FILLER = "The office and the bridge were kept behind the market. A warm wind came from the market. "
 PROMPT = f"{FILLER * 9}Robert keeps a pet pigeon. {FILLER * 9}\nWhich pet does Robert keep?"
@@ -56,7 +56,7 @@ def test_json_is_what_the_api_gives(cli, pair):
     done = cli("explain", "-p", PROMPT, "--json", ALWAYS)
     assert done.code == 0, done.err
     found = json.loads(done.out)
-    ids, _ = encode_prompt(target, PROMPT)
+    ids = encode_prompt(target, PROMPT).token_ids
     spec = vkprefill.SpecPrefill(target, draft, vkprefill.SpecPrefillConfig(break_even=False))
     scored = spec.score(ids)
     spec.close()
@@ -252,7 +252,7 @@ def test_npz_is_what_the_api_gives(cli, pair, tmp_path):
     assert done.code == 0, done.err
     assert done.out == ""
     assert "layers 3, 7; 4 heads, 3 queries" in done.err.splitlines()[-1]
-    ids, _ = encode_prompt(target, PROMPT)
+    ids = encode_prompt(target, PROMPT).token_ids
     capture = vkprefill.AttentionCapture((3, 7), (0, 5, -1))
     target.prefill(ids, capture=capture)
     with np.load(path) as found:

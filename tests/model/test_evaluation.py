@@ -12,13 +12,13 @@ from vkprefill.evaluation.methods import DENSE, DENSE_STATE, DRAFT, ENDS, METHOD
 from vkprefill.evaluation.report import cells
 from vkprefill.evaluation.runs import Evaluation, Outcome
 from vkprefill.evaluation.tasks import Task, make_tasks
-from vkprefill.generation.generate import encode_prompt
+from vkprefill.generation.prompt import encode_prompt
 
 from .conftest import BUILT_IN
 
 LENGTH, NUM_TASKS = 600, 4
 BASE = Variant("", SpecPrefillConfig())
-FREE = Variant("force_question=no", SpecPrefillConfig(), force_question=False)
+FREE = Variant("protect_question=off", SpecPrefillConfig(protect_question=False))
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def draft(built_in) -> Model:
 @pytest.fixture(scope="module")
 def tasks(built_in) -> list[Task]:
     return make_tasks(
-        lambda prompt: encode_prompt(built_in, prompt)[0], LENGTH, ("single", "distractors"), NUM_TASKS, seed=0
+        lambda prompt: encode_prompt(built_in, prompt), LENGTH, ("single", "distractors"), NUM_TASKS, seed=0
     )
 
 
@@ -91,9 +91,7 @@ def test_the_choice_is_that_of_speculative_prefill(built_in, draft, tasks):
     speculative = vkprefill.SpecPrefill(built_in, draft, config)
     task = tasks[0]
     scored = speculative.score(list(task.token_ids))
-    selection = choose(
-        scored.importance, task.token_ids, FREE, Budget("chunk", 0.2), task.question_at, built_in.tokenizer
-    )
+    selection = choose(scored.importance, task, FREE, Budget("chunk", 0.2), built_in.tokenizer)
     speculative.close()
     assert np.array_equal(selection.kept, scored.kept)
 

@@ -8,8 +8,9 @@ import pytest
 
 import vkprefill
 from vkprefill import SamplingConfig
-from vkprefill.generation.generate import Timings, collect, dense_plan, encode_prompt, generate_step, stream_tokens
+from vkprefill.generation.generate import Timings, collect, dense_plan, generate_step, stream_tokens
 from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.prompt import encode_prompt
 from vkprefill.generation.sampling import MAX_CANDIDATES, Sampler
 
 GREEDY = SamplingConfig(temperature=0.0)
@@ -45,13 +46,14 @@ def test_right_answers(built_in):
 
 def test_prompt_forms_are_the_same(built_in):
     user = "Which pet does Robert keep?"
-    text_ids, thinking = encode_prompt(built_in, user)
-    message_ids, _ = encode_prompt(built_in, [{"role": "user", "content": user}])
-    raw_ids, _ = encode_prompt(built_in, built_in.tokenizer.decode(text_ids), raw=True)
-    assert text_ids == message_ids == raw_ids and thinking is False
-    assert encode_prompt(built_in, text_ids) == (text_ids, False)
-    assert encode_prompt(built_in, np.array(text_ids))[0] == text_ids
-    with_system, _ = encode_prompt(built_in, user, system_prompt="Be brief.")
+    found = encode_prompt(built_in, user)
+    text_ids = found.token_ids
+    message_ids = encode_prompt(built_in, [{"role": "user", "content": user}]).token_ids
+    raw_ids = encode_prompt(built_in, built_in.tokenizer.decode(text_ids), raw=True).token_ids
+    assert text_ids == message_ids == raw_ids and found.thinking is False
+    assert encode_prompt(built_in, text_ids).token_ids == text_ids
+    assert encode_prompt(built_in, np.array(text_ids)).token_ids == text_ids
+    with_system = encode_prompt(built_in, user, system_prompt="Be brief.").token_ids
     assert len(with_system) > len(text_ids)
 
 
@@ -204,10 +206,10 @@ def test_any_text_can_be_asked(built_in, text):
 
 def test_special_tokens_in_a_prompt_stay_text(built_in):
     end = built_in.tokenizer.token_text(built_in.tokenizer.eos_token_id)
-    inside, _ = encode_prompt(built_in, f"a{end}b")
-    plain, _ = encode_prompt(built_in, "ab")
+    inside = encode_prompt(built_in, f"a{end}b").token_ids
+    plain = encode_prompt(built_in, "ab").token_ids
     assert inside.count(built_in.tokenizer.eos_token_id) == plain.count(built_in.tokenizer.eos_token_id)
-    raw, _ = encode_prompt(built_in, f"a{end}b", raw=True)
+    raw = encode_prompt(built_in, f"a{end}b", raw=True).token_ids
     assert raw.count(built_in.tokenizer.eos_token_id) == 1
 
 

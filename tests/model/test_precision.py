@@ -15,7 +15,7 @@ from tests.reference.forward import ReferenceModel
 from vkprefill.engine import halves
 from vkprefill.engine.halves import takes_halves
 from vkprefill.engine.memory import LoadOptions, fit
-from vkprefill.generation.generate import encode_prompt
+from vkprefill.generation.prompt import encode_prompt
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill import calibration
@@ -136,7 +136,7 @@ def test_the_same_answer(built_in, built_in_half, prompt):
 
 @pytest.mark.parametrize("prompt", EACH)
 def test_the_same_tokens_are_kept(built_in, built_in_draft, built_in_half, built_in_half_draft, prompt):
-    ids, _ = encode_prompt(built_in, prompt.messages)
+    ids = encode_prompt(built_in, prompt.messages).token_ids
     kept = []
     for pair in ((built_in, built_in_draft), (built_in_half, built_in_half_draft)):
         with contextlib.closing(vkprefill.SpecPrefill(*pair, SETTINGS)) as spec:

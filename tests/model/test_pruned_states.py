@@ -13,11 +13,14 @@ from vkprefill.generation.options import AnswerOptions
 from vkprefill.server.engine.slots import Slots
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import RequestFacts, SparseRequest
+from vkprefill.specprefill.protection import Protected
 
 GREEDY = SamplingConfig(temperature=0.0)
 SAMPLE = json.loads((Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open().readline())
 PLAIN = SpecPrefillConfig(break_even=False, min_tokens=8192)
-SPARSE = SpecPrefillConfig(break_even=False, lookahead=2, select_mode="chunk", keep_ratio=0.3, tail=24)
+SPARSE = SpecPrefillConfig(
+    break_even=False, lookahead=2, select_mode="chunk", keep_ratio=0.3, tail=24, protect_question=False
+)
 ASKED_PLAINLY = SparseRequest(config=PLAIN)
 NOTHING_KEPT = SparseRequest(config=PLAIN, kept_ranges=[])
 
@@ -124,7 +127,7 @@ def test_exact_wins_a_tie(slots, built_in):
 
 def test_kept_ranges_cannot_drop_the_fixed_beginning_nor_pass_the_tool_guard(slots, built_in):
     talk = Talk(slots, built_in, SAMPLE["user"])
-    report = talk.ask(replace(NOTHING_KEPT, fixed_n=64)).specprefill
+    report = talk.ask(replace(NOTHING_KEPT, protected=Protected(fixed=((0, 64),)))).specprefill
     assert report.kept_ranges[0] == [0, 64] and report.status == guards.ACTIVE
     tools = replace(NOTHING_KEPT, facts=RequestFacts(tools=[{"name": "x"}]))
     guarded = talk.ask(tools)

@@ -16,7 +16,10 @@ from vkprefill.specprefill.scorer import Scorer
 from vkprefill.text.chat_template import ChatTemplate
 
 GREEDY = SamplingConfig(temperature=0.0)
-SPARSE = SpecPrefillConfig(break_even=False, lookahead=2, select_mode="chunk", keep_ratio=0.3, tail=24)
+# Of further turns, which are short, all would be protected.
+SPARSE = SpecPrefillConfig(
+    break_even=False, lookahead=2, select_mode="chunk", keep_ratio=0.3, tail=24, protect_question=False
+)
 PROMPTS = [json.loads(line) for line in (Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open()]
 LIMIT = 5
 # Qwen3.5's manner: the thinking part is opened or closed in the generation prompt, and left out of the history.

@@ -10,6 +10,7 @@ import pytest
 from tests.model.sparse_requests import SPARSE
 from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.specprefill import calibration, guards
+from vkprefill.specprefill.protection import Protected
 from vkprefill.specprefill.scorer import score_kind
 
 CAREFUL = replace(SPARSE, break_even=True)
@@ -117,7 +118,7 @@ def test_what_others_kept_is_not_expected(pair, prompt, meters, cache_home, no_m
             pair.plan(prompt, config=replace(SPARSE, **other))
         assert pair.plan(prompt, config=config).report.status == guards.ACTIVE
     for _ in range(9):
-        pair.plan(prompt, config=replace(config, break_even=False), fixed_n=298)
+        pair.plan(prompt, config=replace(config, break_even=False), protected=Protected(fixed=((0, 298),)))
     assert pair.plan(prompt, config=config).report.status == guards.ACTIVE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import template_variables
+from vkprefill.generation.prompt import template_variables
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer

@@ -16,6 +16,7 @@ from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import stream_generate
 from vkprefill.generation.options import AnswerOptions
+from vkprefill.generation.prompt import EncodedPrompt
 from vkprefill.generation.session import Session
 from vkprefill.gguf.mtp import find_block
 
@@ -32,7 +33,7 @@ NOT_A_CONFIG = ["ngram", {"a": 1}, True, 0, {}, "", False, SpecDecodeConfig]
 @pytest.mark.parametrize("decode", NOT_A_CONFIG, ids=repr)
 def test_decode_of_another_type(decode, monkeypatch):
     """Where it is falsy too; the model is not looked at."""
-    monkeypatch.setattr("vkprefill.generation.generate.encode_prompt", lambda *args, **kwargs: ([1], False))
+    monkeypatch.setattr("vkprefill.generation.generate.encode_prompt", lambda *args, **kwargs: EncodedPrompt([1]))
     message = f"decode: found {type(decode).__name__}, wanted SpecDecodeConfig"
     refused(lambda: Session(object(), decode=decode), message)
     refused(lambda: next(stream_generate(object(), "x", decode=decode)), message)

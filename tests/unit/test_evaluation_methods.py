@@ -4,6 +4,7 @@ import io
 import math
 import random
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,9 @@ from vkprefill.evaluation.methods import Budget, Variant, choose, end_chunks, ra
 from vkprefill.evaluation.plot import plot, require_matplotlib
 from vkprefill.evaluation.report import cells, markdown, table, wilson
 from vkprefill.evaluation.runs import Outcome, divergence
+from vkprefill.evaluation.tasks import Task
+from vkprefill.specprefill.protection import Protected
+from vkprefill.specprefill.questions import Requests
 from vkprefill.specprefill.selection import boost, normalise, select
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
@@ -22,26 +26,32 @@ BASE = Variant("", SpecPrefillConfig())
 TOKENS = list(range(1000))  # 31 whole chunks and one of 8 tokens
 QUESTION_AT = 970  # in chunk 30
 IMPORTANCE = np.random.Generator(np.random.SFC64(1)).random(1000).astype(np.float32)
+FORCED = Variant("", BASE.config, force_question=True)
+PROTECTED = Protected(fixed=((0, 10),), question=Requests(((400, 440),), ((400, 440),)))
+TASK = Task("a", "single", 1000, "", tuple(TOKENS), QUESTION_AT, ("x",), protected=PROTECTED)
 NO_TOKENIZER = SimpleNamespace()
 
 
 def chosen(budget: Budget, variant: Variant = BASE):
-    return choose(IMPORTANCE, TOKENS, variant, budget, QUESTION_AT, NO_TOKENIZER)
+    return choose(IMPORTANCE, TASK, variant, budget, NO_TOKENIZER)
 
 
 def test_forced_question_counts_in_the_budget():
     for share in (0.1, 0.2, 0.5):
-        selection = chosen(Budget("chunk", share))
+        selection = chosen(Budget("chunk", share), FORCED)
         assert set(range(960, 1000)) <= set(selection.kept.tolist())
         assert len(selection.kept) <= math.ceil(share * 32) * 32 + 4
         assert len(selection.kept) > math.ceil(share * 32) * 32 - 32
 
 
-def test_without_forced_question_the_choice_is_the_products():
+def test_the_choice_is_the_products():
     for budget in (Budget("chunk", 0.2), Budget("mass", 0.5)):
         config = budget.apply(BASE.config)
-        want = select(boost(normalise(IMPORTANCE, "minmax"), config), config)
-        assert np.array_equal(chosen(budget, Variant("", BASE.config, force_question=False)).kept, want.kept)
+        want = select(boost(normalise(IMPORTANCE, "minmax"), config), config, protected=((0, 10), (400, 440)))
+        assert np.array_equal(chosen(budget).kept, want.kept)
+        assert {*range(10), *range(400, 440)} <= set(want.kept.tolist())
+        off = Variant("", replace(BASE.config, protect_question=False))
+        assert not {*range(400, 440)} <= set(chosen(budget, off).kept.tolist()) >= {*range(10)}
 
 
 def test_all_kept():
@@ -62,7 +72,7 @@ def test_random_chunks_follow_the_seed_and_ends_are_the_ends():
     selection = chosen(Budget("chunk", 0.2))
     one, same, other = (random_chunks(selection, random.Random(seed)) for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
-    ends = end_chunks(selection)
+    ends = end_chunks(chosen(Budget("chunk", 0.2), replace(BASE, config=SpecPrefillConfig(protect_question=False))))
     assert np.diff(ends).max() > 700 and (np.diff(ends) > 1).sum() == 1, "one gap in the middle"
 
 
@@ -72,12 +82,12 @@ def test_variants():
         "lookahead=3,pool_size=1",
         3,
         1,
-        True,
+        False,
     )
     assert found.scoring != BASE.scoring
     assert read_variant("score_layers=3,7,lookahead=0", BASE).config.score_layers == (3, 7)
-    free = read_variant("force_question=no", BASE)
-    assert not free.force_question and free.scoring == BASE.scoring
+    forced = read_variant("force_question=yes", BASE)
+    assert forced.force_question and forced.scoring == BASE.scoring
     for text in ("", "window", "nothing=1", "keep_ratio=0.2", "force_question=maybe"):
         with pytest.raises(RequestError, match="--variant: found"):
             read_variant(text, BASE)

@@ -13,7 +13,7 @@ import vkprefill
 from vkprefill.errors import RequestError
 from vkprefill.evaluation import sentences
 from vkprefill.evaluation.tasks import KINDS, QUESTION_TOKENS, Task, make_tasks, read_tasks
-from vkprefill.generation.generate import encode_prompt
+from vkprefill.generation.prompt import encode_prompt
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ def model() -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def encode(model):
-    return lambda prompt: encode_prompt(model, prompt)[0]
+    return lambda prompt: encode_prompt(model, prompt)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_lengths(tasks, encode, model):
 
     longest = {False: longest_filler(sentences.FILLERS), True: longest_filler(sentences.CODE_FILLERS)}
     for task in tasks:
-        assert list(task.token_ids) == encode(task.prompt)
+        assert list(task.token_ids) == encode(task.prompt).token_ids
         assert task.length - longest[task.kind == "code"] - 1 <= len(task.token_ids) <= task.length, task.id
 
 
@@ -176,7 +176,7 @@ def test_file(tmp_path, encode, model):
     assert first.answers == ("pigeon",) and second.answers == ("a", "b") and first.contains
     assert first.question_at == len(first.token_ids) - QUESTION_TOKENS
     assert "Who?" in model.tokenizer.decode(second.token_ids[second.question_at :]) and second.question_at < 6
-    assert list(third.token_ids) == encode([{"role": "user", "content": "Hi."}]) and third.question_at == 0
+    assert list(third.token_ids) == encode([{"role": "user", "content": "Hi."}]).token_ids and third.question_at == 0
 
 
 @pytest.mark.parametrize(

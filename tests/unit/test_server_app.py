@@ -88,7 +88,7 @@ def test_what_the_engine_is_asked(send, engine, prompts):
     shared = next(n for n, (a, b) in enumerate(zip(first.token_ids, second.token_ids, strict=False)) if a != b)
     options, sparse = first.options, first.options.sparse
     assert options.mark_at[0] == second.options.mark_at[0] == shared > 100 and len(options.mark_at) == 2
-    assert sparse.fixed_n == shared and sparse.kept_ranges == [[0, 9]]
+    assert sparse.protected.fixed[0] == (0, shared) and sparse.kept_ranges == [[0, 9]]
     assert sparse.enabled and not second.options.sparse.enabled
     assert not options.cache_prompt
     found = first.stop, options.sampling.seed, options.max_tokens, sparse.facts.roles

@@ -66,20 +66,22 @@ def test_a_template_that_always_thinks_cannot_be_told_not_to(prompts):
 @pytest.mark.parametrize("tools", [None, TOOLS])
 def test_system_prompt_and_tools_are_fixed(prompts, tools):
     first, second = (chat(prompts, [SYSTEM, user(text)], tools=tools) for text in ("Who?", "x marks the spot"))
-    assert first.fixed_n == second.fixed_n and first.token_ids[: first.fixed_n] == second.token_ids[: first.fixed_n]
-    fixed = prompts.tokenizer.decode(first.token_ids[: first.fixed_n])
+    shared_n = first.protected.shared_n
+    assert shared_n == second.protected.shared_n and first.token_ids[:shared_n] == second.token_ids[:shared_n]
+    assert first.protected.fixed[0] == (0, shared_n)
+    fixed = prompts.tokenizer.decode(first.token_ids[:shared_n])
     assert (
         SYSTEM["content"].strip() in fixed
         and fixed.endswith("<|im_start|>user\n")
         and ("look_up" in fixed) == bool(tools)
     )
-    assert first.mark_at[0] == first.fixed_n and bool(first.facts.tools) == bool(tools)
+    assert first.mark_at[0] == shared_n and bool(first.facts.tools) == bool(tools)
 
 
 def test_tools_without_a_system_prompt_are_fixed(prompts):
     found = chat(prompts, [user("Who?")], tools=TOOLS)
-    assert "look_up" in prompts.tokenizer.decode(found.token_ids[: found.fixed_n])
-    assert chat(prompts, [user("Who?")]).fixed_n < 8, "nothing but the start of the message"
+    assert "look_up" in prompts.tokenizer.decode(found.token_ids[: found.protected.shared_n])
+    assert chat(prompts, [user("Who?")]).protected.shared_n < 8, "nothing but the start of the message"
 
 
 def test_the_history_is_a_beginning_of_the_next_turn(prompts):
@@ -145,7 +147,11 @@ def test_system_messages_are_joined_in_order(prompts, messages, tools):
     joined = [system("One.\n\nTwo."), user("Hi")]
     assert text(prompts, messages, tools=tools) == text(prompts, joined, tools=tools)
     found, wanted = chat(prompts, messages, tools=tools), chat(prompts, joined, tools=tools)
-    assert (found.token_ids, found.mark_at, found.fixed_n) == (wanted.token_ids, wanted.mark_at, wanted.fixed_n)
+    assert (found.token_ids, found.mark_at, found.protected) == (
+        wanted.token_ids,
+        wanted.mark_at,
+        wanted.protected,
+    )
 
 
 def test_a_template_that_takes_system_messages_anywhere_gets_them_there():
@@ -226,7 +232,7 @@ def test_beginnings_are_those_of_whole_prompts(prompts, system, turns, tools):
     assert made.token_ids == encode(messages, tools=tools)
     history = common(made.token_ids, encode(messages, tools=tools, add_generation_prompt=False))
     other = "y" if turns[0].startswith("x") else "x"
-    assert made.fixed_n == common(made.token_ids, encode([*system, user(other)], tools=tools))
+    assert made.protected.shared_n == common(made.token_ids, encode([*system, user(other)], tools=tools))
     assert made.mark_at[-1] == history
 
 

@@ -22,7 +22,8 @@ TABLE = {
     "select_mode": ("mass", "chunk", "chunk"),
     "cumulative_mass": (0.85, "0.5", 0.5),
     "keep_ratio": (0.3, "1", 1.0),
-    "max_keep": (2000, "0", 0),
+    "max_keep": ("auto", "0", 0),
+    "protect_question": (True, "off", False),
     "tail": (0, "100", 100),
     "protect": ((), "0:128,512:640", ((0, 128), (512, 640))),
     "lookahead": (8, "0", 0),
@@ -197,6 +198,8 @@ def test_preset_fork():
     assert fork == SpecPrefillConfig(
         lookahead=2,
         pool_size=1,
+        max_keep=2000,
+        protect_question=False,
         window="auto",
         draft_context=8192,
         draft_tokens_per_s=600,
@@ -206,6 +209,14 @@ def test_preset_fork():
     assert fork.window_size(20000) == 2000
     with pytest.raises(RequestError, match="preset: found other, wanted fork"):
         SpecPrefillConfig.preset("other")
+
+
+def test_automatic_max_keep():
+    assert SpecPrefillConfig().most_kept == 2000 and SpecPrefillConfig(select_mode="chunk").most_kept == 0
+    for mode in ("mass", "chunk"):
+        assert SpecPrefillConfig(select_mode=mode, max_keep=7).most_kept == 7
+        assert SpecPrefillConfig(select_mode=mode, max_keep=0).most_kept == 0
+        assert replace(SpecPrefillConfig.preset("fork"), select_mode=mode).most_kept == 2000
 
 
 def test_window_size():

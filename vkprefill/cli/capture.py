@@ -10,7 +10,7 @@ import numpy as np
 from vkprefill.cli.attention_plot import plot_attention
 from vkprefill.cli.common import add_model_options, notice, open_model, prefill_bar
 from vkprefill.cli.output_file import OutputFile
-from vkprefill.cli.prompt_options import add_prompt_options, prompt_text, prompt_tokens
+from vkprefill.cli.prompt_options import add_prompt_options, encoded_prompt, prompt_text
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.plot import require_matplotlib
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         model = stack.enter_context(open_model(args))
         capture = AttentionCapture(layers, queries)
         with prefill_bar() as progress:
-            model.prefill(prompt_tokens(args, model, text), capture=capture, progress=progress)
+            model.prefill(encoded_prompt(args, model, text).token_ids, capture=capture, progress=progress)
         arrays = capture_arrays(capture, model.tokenizer)
         output.write(lambda file: np.savez(file, **arrays))
         notice(f"{args.output}: {describe(capture)}")

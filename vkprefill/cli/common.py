@@ -21,7 +21,8 @@ from vkprefill.engine.model import Model, load
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.sizes import KV_TYPES
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import GenerationPart, template_variables
+from vkprefill.generation.generate import GenerationPart
+from vkprefill.generation.prompt import template_variables
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.calibration import SPEEDS
 from vkprefill.specprefill.pair import draft_room, prepare_pair

@@ -35,7 +35,7 @@ from vkprefill.evaluation.plot import plot, require_matplotlib
 from vkprefill.evaluation.report import as_json, cells, markdown, table
 from vkprefill.evaluation.runs import Evaluation, Outcome
 from vkprefill.evaluation.tasks import KINDS, Task, make_tasks, read_tasks
-from vkprefill.generation.generate import encode_prompt
+from vkprefill.generation.prompt import EncodedPrompt, encode_prompt
 
 LENGTHS, NUM_TASKS, KEEP = (512, 1024, 2048), 20, (0.2,)
 DEMO_KINDS = tuple(kind for kind in KINDS if kind != "code")
@@ -121,8 +121,8 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     compared.add_argument(
         "--force-question",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="keep the question's chunks in any case; they count in --keep (default: on)",
+        default=False,
+        help="keep the question's chunks in any case, whatever is protected; they count in --keep (default: off)",
     )
     compared.add_argument(
         "--variant",
@@ -130,7 +130,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         default=[],
         metavar="SETTINGS",
         help="run the draft with other settings too, such as window=512 "
-        "or lookahead=3,pool_size=1 or force_question=no; may be given several times",
+        "or lookahead=3,pool_size=1 or protect_question=off; may be given several times",
     )
     output = parser.add_argument_group("output (a table on stdout, without some columns on a narrow terminal)")
     output.add_argument(
@@ -270,8 +270,8 @@ def tasks_of(args: argparse.Namespace, model: Model) -> list[list[Task]]:
     default = {"enable_thinking": False} if model.chat_template is not None else {}
     variables = {**default, **template_kwargs(args)}
 
-    def encode(prompt: object) -> list[int]:
-        return encode_prompt(model, prompt, template_kwargs=variables)[0]
+    def encode(prompt: object) -> EncodedPrompt:
+        return encode_prompt(model, prompt, template_kwargs=variables)
 
     if args.file is not None:
         groups = [read_tasks(args.file, encode)[: args.tasks]]

@@ -17,7 +17,7 @@ from vkprefill.cli.common import (
     prefill_bar,
 )
 from vkprefill.cli.output_file import OutputFile
-from vkprefill.cli.prompt_options import add_prompt_options, prompt_text, prompt_tokens
+from vkprefill.cli.prompt_options import add_prompt_options, encoded_prompt, prompt_text
 from vkprefill.errors import RequestError
 from vkprefill.explain.explanation import coloured_text, explain, marked_text, summary
 from vkprefill.explain.page import page
@@ -56,11 +56,11 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         html = stack.enter_context(OutputFile(args.html)) if args.html is not None else None
         model, draft, config = stack.enter_context(open_pair(args, len(text.encode())))
-        token_ids = prompt_tokens(args, model, text)
+        prompt = encoded_prompt(args, model, text)
         spec = SpecPrefill(model, draft, config)
         stack.callback(spec.close)
         with prefill_bar() as progress:
-            found = explain(spec, token_ids, progress)
+            found = explain(spec, prompt.token_ids, progress, protected=prompt.protected)
         if html is not None:
             document = page(found).encode()
             html.write(lambda file: file.write(document))

@@ -9,7 +9,7 @@ from pathlib import Path
 from vkprefill.cli.common import add_template_options, template_kwargs, terminal_text
 from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import encode_prompt
+from vkprefill.generation.prompt import EncodedPrompt, encode_prompt
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +39,11 @@ def prompt_text(args: argparse.Namespace) -> str:
     return text
 
 
-def prompt_tokens(args: argparse.Namespace, model: Model, text: str) -> list[int]:
-    """Token ids of the prompt as the options ask for it."""
-    token_ids, _ = encode_prompt(
+def encoded_prompt(args: argparse.Namespace, model: Model, text: str) -> EncodedPrompt:
+    """The prompt as the options ask for it."""
+    return encode_prompt(
         model, text, raw=args.raw, system_prompt=args.system_prompt, template_kwargs=template_kwargs(args)
     )
-    return token_ids
 
 
 def _read_prompt(args: argparse.Namespace) -> str:

@@ -6,16 +6,16 @@ the rest lies.
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from vkprefill.display import printable
 from vkprefill.errors import RequestError
-from vkprefill.specprefill.selection import FIRST_KEPT, Selection, boost, line_ends, normalise, select
+from vkprefill.evaluation.tasks import Task
+from vkprefill.specprefill.protection import protected_of_tokens
+from vkprefill.specprefill.selection import Selection, boost, line_ends, normalise, select
 from vkprefill.specprefill.setting_types import read
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.tokenizer import Tokenizer
@@ -44,12 +44,12 @@ FORCE_QUESTION = "force_question"
 class Variant:
     """Settings to compare. label: empty for those of the command line, else what differs from them.
 
-    force_question: the chunks that hold the question are kept in any case, and count.
+    force_question: the chunks that hold the question are kept in any case too, and count.
     """
 
     label: str
     config: SpecPrefillConfig
-    force_question: bool = True
+    force_question: bool = False
 
     @property
     def scoring(self) -> tuple[object, ...]:
@@ -99,31 +99,16 @@ def read_variant(text: str, base: Variant) -> Variant:
     return Variant(text, replace(base.config, **changes), force)
 
 
-def choose(
-    importance: np.ndarray,
-    token_ids: Sequence[int],
-    variant: Variant,
-    budget: Budget,
-    question_at: int,
-    tokenizer: Tokenizer,
-) -> Selection:
-    """The choice that SpecPrefill makes, with the question's chunks among the forced ones where the variant says so.
-
-    In mode "chunk" those count in the budget: the other chunks are so many fewer.
-    """
-    config, num_tokens = budget.apply(variant.config), len(token_ids)
+def choose(importance: np.ndarray, task: Task, variant: Variant, budget: Budget, tokenizer: Tokenizer) -> Selection:
+    """The choice that SpecPrefill makes, with the question's chunks protected too where the variant says so."""
+    config, ids = budget.apply(variant.config), task.token_ids
+    found = protected_of_tokens(tokenizer, ids) if task.protected is None else task.protected
+    protected = found.ranges(config, len(ids))
     if variant.force_question:
-        question_chunk = question_at // config.chunk_size * config.chunk_size
-        config = replace(config, tail=max(config.tail, num_tokens - question_chunk))
-        if budget.mode == "chunk" and budget.share < 1:
-            most = (
-                math.ceil(budget.share * math.ceil(num_tokens / config.chunk_size) - 1e-9) * config.chunk_size
-                + FIRST_KEPT
-            )
-            config = replace(config, max_keep=min(config.max_keep or most, most))
+        protected += ((task.question_at // config.chunk_size * config.chunk_size, len(ids)),)
     values = boost(normalise(importance, config.normalize), config)
-    ends = line_ends(tokenizer.token_bytes(t) for t in token_ids) if config.chunk_align == "lines" else None
-    return select(values, config, line_ends=ends)
+    ends = line_ends(tokenizer.token_bytes(t) for t in ids) if config.chunk_align == "lines" else None
+    return select(values, config, line_ends=ends, protected=protected, besides=found.opening)
 
 
 def random_chunks(selection: Selection, rng: random.Random) -> np.ndarray:

@@ -146,7 +146,7 @@ class Evaluation:
     ) -> tuple[Run, str]:
         """The answer from the tokens that a method keeps. dense: the cache of a dense run, for dense-state."""
         start = time.perf_counter()
-        selection = choose(scored.values, task.token_ids, variant, budget, task.question_at, self.model.tokenizer)
+        selection = choose(scored.values, task, variant, budget, self.model.tokenizer)
         select_ms = (time.perf_counter() - start) * 1e3
         if method == RANDOM:
             kept = random_chunks(selection, random.Random(f"{self.seed}/{task.id}/{budget.label}")).tolist()

@@ -11,9 +11,11 @@ from pathlib import Path
 from vkprefill.display import printable
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.sentences import CODE_FACT, CODE_FILLERS, FACTS, FILLERS, NAMES, FactKind, filler
+from vkprefill.generation.prompt import EncodedPrompt
+from vkprefill.specprefill.protection import Protected
 
-Encoder = Callable[[str | Sequence[Mapping[str, object]]], list[int]]
-"""Text of a user's message, or messages -> the prompt's token ids."""
+Encoder = Callable[[str | Sequence[Mapping[str, object]]], EncodedPrompt]
+"""Text of a user's message, or messages -> the prompt."""
 
 KINDS = {
     "single": "one fact in a text without others",
@@ -47,6 +49,7 @@ class Task:
     answers: tuple[str, ...]
     depth: float | None = None
     contains: bool = False
+    protected: Protected | None = None  # None: what the tokens alone tell
 
     def is_right(self, answer: str) -> bool:
         return any(one in answer if self.contains else one == answer.strip() for one in self.answers)
@@ -95,24 +98,25 @@ def _make_task(
             pieces.insert(round(where * num_fillers), sentence)
         return "".join(piece + end for piece, end in zip(pieces, ends, strict=False)).rstrip()
 
-    least = len(encode(f"{text(0)}\n{question}"))
+    least = len(encode(f"{text(0)}\n{question}").token_ids)
     if least > length:
         raise RequestError(f"length: {length} tokens, the facts and the question of a task ({kind}) alone take {least}")
     low, high = 0, len(pool)  # fillers: so many fit, so many do not
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if len(encode(f"{text(middle)}\n{question}")) <= length else (low, middle)
+        low, high = (middle, high) if len(encode(f"{text(middle)}\n{question}").token_ids) <= length else (low, middle)
     prompt = f"{text(low)}\n{question}"
-    ids = encode(prompt)
+    encoded = encode(prompt)
     return Task(
         name,
         kind,
         length,
         prompt,
-        tuple(ids),
-        _first_difference(ids, encode(text(low))),
+        tuple(encoded.token_ids),
+        _first_difference(encoded.token_ids, encode(text(low)).token_ids),
         (" and ".join(values[:num_needles]),),
         depth,
+        protected=encoded.protected,
     )
 
 
@@ -156,11 +160,22 @@ def _read_task(line: bytes, encode: Encoder, name: str) -> Task:
     answers = [answers] if isinstance(answers, str) else answers
     if not (isinstance(answers, list) and answers and all(isinstance(a, str) and a for a in answers)):
         raise RequestError(f'"answer": found {printable(answers)}, wanted text or a list of texts')
-    ids = encode(prompt)
+    encoded = encode(prompt)
+    ids = encoded.token_ids
     question_at = max(0, len(ids) - QUESTION_TOKENS)
     if "question" in fields:
-        question_at = _first_difference(ids, encode(_without(prompt, fields["question"])))
-    return Task(name, FILE_KIND, None, prompt, tuple(ids), question_at, tuple(answers), contains=True)
+        question_at = _first_difference(ids, encode(_without(prompt, fields["question"])).token_ids)
+    return Task(
+        name,
+        FILE_KIND,
+        None,
+        prompt,
+        tuple(ids),
+        question_at,
+        tuple(answers),
+        contains=True,
+        protected=encoded.protected,
+    )
 
 
 def _without(prompt: str | list[dict[str, object]], question: object) -> str | list[dict[str, object]]:

@@ -22,7 +22,9 @@ from vkprefill.engine.runner import PrefillProgress
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import SpecPrefillReport
+from vkprefill.specprefill.protection import Protected
 from vkprefill.specprefill.selection import Selection
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 HEAT_LEVELS = 8
 HEAT_RANGE = 30  # the colours span importance from a thirtieth of the greatest upwards, on a logarithmic scale
@@ -105,16 +107,22 @@ class Piece:
     heat: int
 
 
-def explain(spec: SpecPrefill, token_ids: Sequence[int], progress: PrefillProgress | None = None) -> Explanation:
-    """Score a prompt and choose its tokens, without any work of the target.
+def explain(
+    spec: SpecPrefill,
+    token_ids: Sequence[int],
+    progress: PrefillProgress | None = None,
+    *,
+    protected: Protected | None = None,
+) -> Explanation:
+    """Score a prompt and choose its tokens, without any work of the target. protected: as in a SparseRequest.
 
     Raises:
         RequestError: the prompt does not fit the draft; with the setting on_error "dense" too.
     """
-    plan = spec.plan(token_ids, progress=progress)
+    plan = spec.plan(token_ids, progress=progress, protected=protected)
     importance, selection, times = plan.importance, plan.selection, plan.report
     if selection is None:  # a guard decided before the draft was asked, or the scorer failed and fails again here
-        scored = spec.score(token_ids, progress=progress)
+        scored = spec.score(token_ids, progress=progress, protected=protected)
         importance, selection, times = scored.importance, scored.selection, scored
     tokenizer = spec.target.tokenizer
     special_ids = set(tokenizer.special_tokens.values())
@@ -218,7 +226,8 @@ def settings_text(settings: dict[str, object]) -> str:
         mode = f"mass {settings['cumulative_mass']:g}"
     else:
         mode = f"keep_ratio {settings['keep_ratio']:g}"
-    limit = f", max_keep {settings['max_keep']}" if settings["max_keep"] else ""
+    most = SpecPrefillConfig.from_dict(settings).most_kept
+    limit = f", max_keep {most}" if most else ""
     return f"{mode}{limit}, chunks of {settings['chunk_size']}, lookahead {settings['lookahead']}"
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 
-from vkprefill.display import printable
 from vkprefill.drafting.drafters import check_drafts, drafting_for
 from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.cache import Cache
@@ -17,23 +15,13 @@ from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.prompt import Prompt, encode_prompt
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.generation.steps import Timings, generate_step
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.pipeline import SpecPrefill
-from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
+from vkprefill.specprefill.plan import Plan, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
 from vkprefill.specprefill.settings import SpecPrefillConfig
-from vkprefill.text.answer_text import ends_in_thinking
-from vkprefill.text.chat_template import begun_answer
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
-"""Text (one user message, if the file has a chat template), token ids as they stand, or chat messages."""
-
-P = TypeVar("P", str, list[int])
-
-TEMPLATE_ARGUMENTS = ("self", "messages", "tools", "add_generation_prompt", "continue_final")
-THINKING = "enable_thinking"  # the variable by which templates switch reasoning
-SWITCH = {"true": True, "True": True, "false": False, "False": False}  # what else it may be given as, with 0 and 1
 
 
 @dataclass
@@ -76,89 +64,6 @@ class GenerationResult:
             "timings": self.timings.as_dict(),
             "specprefill": self.specprefill.as_dict() if self.specprefill else None,
         }
-
-
-def encode_prompt(
-    model: Model,
-    prompt: Prompt,
-    *,
-    raw: bool = False,
-    system_prompt: str | None = None,
-    template_kwargs: Mapping[str, object] | None = None,
-) -> tuple[list[int], bool]:
-    """(token ids, whether the model is asked to think first).
-
-    raw: text as it stands, special tokens in it are read as such. Messages that end in the assistant's are gone on
-    with: the answer is what follows. Raises RequestError for an empty prompt, and for system_prompt or template_kwargs
-    that would go nowhere.
-    """
-    if not isinstance(prompt, str | Sequence | np.ndarray) or isinstance(prompt, bytes | bytearray | memoryview):
-        raise RequestError(f"prompt: found {type(prompt).__name__}, wanted text, messages or token ids")
-    _refuse_unused(model, prompt, raw, system_prompt, template_kwargs)
-    if isinstance(prompt, str):
-        _not_empty(prompt)
-        if raw or model.chat_template is None:
-            ids = model.tokenizer.encode(prompt, special=True)
-            if model.tokenizer.add_bos and model.tokenizer.bos_token_id is not None:
-                ids = [model.tokenizer.bos_token_id, *ids]
-            return _not_empty(ids), False
-        prompt = [{"role": "user", "content": prompt}]
-        if system_prompt is not None:
-            prompt = [{"role": "system", "content": system_prompt}, *prompt]
-    if len(prompt) and isinstance(prompt[0], Mapping):
-        if model.chat_template is None:
-            raise RequestError(f"messages: {model.path.name} has no chat template")
-        variables = template_variables(template_kwargs)
-        ids = model.chat_template.encode(prompt, continue_final=begun_answer(prompt), **variables)
-        return _not_empty(ids), ends_in_thinking(model.tokenizer, ids)
-    if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) for token in prompt):
-        raise RequestError("prompt: wanted text, messages or token ids")
-    return _not_empty([int(token) for token in prompt]), False
-
-
-def _refuse_unused(
-    model: Model, prompt: Prompt, raw: bool, system_prompt: str | None, template_kwargs: Mapping[str, object] | None
-) -> None:
-    is_messages = not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
-    if not (isinstance(prompt, str) or is_messages):
-        reason = "the prompt is token ids"
-    elif raw and not is_messages:
-        reason = "a raw prompt is taken as it stands"
-    elif model.chat_template is None:
-        reason = f"{printable(model.path.name)} has no chat template"
-    else:
-        reason = ""
-    if template_kwargs and reason:
-        raise RequestError(f"template_kwargs: {reason}")
-    if system_prompt is not None and (reason or is_messages):
-        raise RequestError(f"system_prompt: {reason or 'the prompt is messages, where one is a message too'}")
-
-
-def template_variables(template_kwargs: Mapping[str, object] | None) -> dict[str, object]:
-    """A request's variables for the chat template. RequestError for names that the template is called with anyway.
-
-    enable_thinking becomes a bool, which is what templates compare it with: any other value would switch nothing.
-    """
-    variables = dict(template_kwargs or {})
-    for name in variables:
-        if not isinstance(name, str) or name in TEMPLATE_ARGUMENTS:
-            raise RequestError(f"chat template variable {name!r}: cannot be set here")
-    if variables.get(THINKING) is not None:
-        variables[THINKING] = _switch(variables[THINKING])
-    return variables
-
-
-def _switch(value: object) -> bool:
-    found = SWITCH.get(value) if isinstance(value, str) else value
-    if not isinstance(found, int | float) or found not in (0, 1):
-        raise RequestError(f"chat template variable '{THINKING}': found {printable(value)}, wanted true or false")
-    return bool(found)
-
-
-def _not_empty(prompt: P) -> P:
-    if not prompt:
-        raise RequestError("prompt: it is empty, wanted at least one token")
-    return prompt
 
 
 def stream_tokens(
@@ -246,15 +151,17 @@ def stream_generate(
     context.
     """
     hooks = Hooks(progress)
-    ids, thinking = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
-    asked = SparseRequest(True, spec, kept_ranges, _facts(prompt))
+    encoded = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
+    ids = encoded.token_ids
+    protected = encoded.protected if draft is not None or kept_ranges is not None else None
+    asked = SparseRequest(True, spec, kept_ranges, encoded.facts, protected)
     options = AnswerOptions(
         max_tokens,
         SamplingConfig() if sampling is None else sampling,
         asked,
         decode=SpecDecodeConfig() if decode is None else decode,
     )
-    options = replace(options, sampling=options.sampling.resolve(model.metadata, thinking))
+    options = replace(options, sampling=options.sampling.resolve(model.metadata, encoded.thinking))
     check_drafts(model, options.decode)
     speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else checked_draft(draft)
     cache = model.new_cache()
@@ -275,11 +182,6 @@ def checked_draft(draft: object) -> SpecPrefill | None:
     if not isinstance(draft, SpecPrefill | None):
         raise RequestError(f"draft: found {type(draft).__name__}, wanted a loaded model or a SpecPrefill")
     return draft
-
-
-def _facts(prompt: Prompt) -> RequestFacts:
-    messages = [m for m in prompt if isinstance(m, Mapping)] if not isinstance(prompt, str) else []
-    return RequestFacts(roles=tuple(str(m.get("role")) for m in messages))
 
 
 def generate(model: Model, prompt: Prompt, **options: object) -> GenerationResult:

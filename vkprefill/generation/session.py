@@ -30,16 +30,15 @@ from vkprefill.generation.generate import (
     collect,
     plan_without_draft,
     stream_tokens,
-    template_variables,
 )
 from vkprefill.generation.marks import mark_places
 from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.prompt import ChatPrompt, template_variables
 from vkprefill.generation.pruned import PrunedTurn, may_go_on
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.pipeline import SpecPrefill
-from vkprefill.specprefill.plan import Plan, RequestFacts, SparseRequest, note_holes
+from vkprefill.specprefill.plan import Plan, SparseRequest, note_holes
 from vkprefill.specprefill.settings import SpecPrefillConfig
-from vkprefill.text.chat_template import begun_answer
 
 
 class Session:
@@ -101,25 +100,18 @@ class Session:
         timings.cache_n says how many prompt tokens were not looked at again.
         """
         hooks = Hooks(progress)
-        template = self.model.chat_template
-        if template is None:
-            raise RequestError(f"chat: {self.model.path.name} has no chat template")
         if isinstance(messages, Sequence) and not messages:
             raise RequestError("messages: there are none, wanted at least one")
-        variables = template_variables(template_kwargs)
-        goes_on = begun_answer(messages)
-        ids = template.encode(messages, tools=tools, continue_final=goes_on, **variables)
-        known = messages[:-1] if goes_on else messages
-        history = template.encode(known, tools=tools, add_generation_prompt=False, **variables)
-        facts = RequestFacts(tools=tools, roles=tuple(str(m.get("role")) for m in messages))
+        prompt = ChatPrompt(self.model, messages, tools, template_variables(template_kwargs))
+        exact = self._speculative is None and kept_ranges is None
         options = AnswerOptions(
             max_tokens,
             SamplingConfig() if sampling is None else sampling,
-            SparseRequest(specprefill, spec, kept_ranges, facts),
-            mark_at=(len(history),) if ids[: len(history)] == history else (),
+            SparseRequest(specprefill, spec, kept_ranges, prompt.facts, None if exact else prompt.protected),
+            mark_at=(prompt.history_n,),
             decode=self._decode if decode is None else decode,
         )
-        yield from self.stream_ids(ids, options, hooks)
+        yield from self.stream_ids(prompt.token_ids, options, hooks)
 
     def stream_ids(
         self, ids: Sequence[int], options: AnswerOptions | None = None, hooks: Hooks | None = None

@@ -103,7 +103,7 @@ def estimate_kept(new_tokens: int, config: SpecPrefillConfig, mean_share: float 
     """
     share = config.keep_ratio if mean_share is None or config.keep_ratio == 1 else mean_share
     kept = share * new_tokens
-    return min(kept, config.max_keep) if config.max_keep and config.keep_ratio < 1 else kept
+    return min(kept, config.most_kept) if config.most_kept and config.keep_ratio < 1 else kept
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,12 @@ from vkprefill.specprefill.plan import (
     Scored,
     SparseRequest,
     SpecPrefillReport,
+    choice_reason,
     finish_plan,
     plan_as_given,
     tool_guard,
 )
+from vkprefill.specprefill.protection import Protected, protected_of_tokens
 from vkprefill.specprefill.scorer import Importance, Scorer, lookahead_steps, score_kind
 from vkprefill.specprefill.selection import boost, line_ends, normalise, select
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -90,18 +92,22 @@ class SpecPrefill:
         config: SpecPrefillConfig | None = None,
         *,
         first: int = 0,
+        protected: Protected | None = None,
         mark_at: Sequence[int] = (),
         fresh: bool = False,
         progress: PrefillProgress | None = None,
     ) -> Scored:
         """Importance and selection without any work of the target.
 
-        first: choose among tokens from here on only; mark_at: rising lengths of beginnings that later prompts may
+        first: choose among tokens from here on only; protected: what is kept in any case (None: what the tokens alone
+        tell); mark_at: rising lengths of beginnings that later prompts may
         share; fresh: take nothing from earlier prompts.
         """
         config = config or self.config
         token_ids = self._checked(token_ids, first, "first")
-        key = _memo_key(token_ids, config, first)
+        protected = protected_of_tokens(self.target.tokenizer, token_ids) if protected is None else protected
+        ranges = protected.ranges(config, len(token_ids) - first)
+        key = _memo_key(token_ids, config, first, (ranges, protected.opening))
         if key in self._memo and not fresh:
             self._memo.move_to_end(key)
             known = self._memo[key]
@@ -114,7 +120,7 @@ class SpecPrefill:
             if config.chunk_align == "lines"
             else None
         )
-        selection = select(values, config, line_ends=ends, first=first)
+        selection = select(values, config, line_ends=ends, first=first, protected=ranges, besides=protected.opening)
         scored = Scored(
             measured.values, selection, measured.score_ms, measured.lookahead_ms, (time.perf_counter() - start) * 1e3
         )
@@ -149,11 +155,18 @@ class SpecPrefill:
         if asked.kept_ranges is not None:
             return plan_as_given(dense, asked, config, self.target.tokenizer, token_ids)
         try:
-            settings = asked.protecting(config)
-            if skipped := self._guard(token_ids, settings, asked.facts, report):
+            if skipped := self._guard(token_ids, config, asked.facts, report):
                 report.status, report.reason = skipped
                 return finish_plan(dense, dense.kept, None)
-            scored = self.score(token_ids, settings, first=cached_n, mark_at=mark_at, fresh=fresh, progress=progress)
+            scored = self.score(
+                token_ids,
+                config,
+                first=cached_n,
+                protected=asked.protected,
+                mark_at=mark_at,
+                fresh=fresh,
+                progress=progress,
+            )
         except VkPrefillError as error:
             if config.on_error == "error" or self.target.device.lost:
                 raise
@@ -162,9 +175,9 @@ class SpecPrefill:
             return finish_plan(dense, dense.kept, None)
         report.score_ms, report.lookahead_ms, report.select_ms = scored.score_ms, scored.lookahead_ms, scored.select_ms
         dense.importance, dense.selection = scored.importance, scored.selection
-        self._shares.note(settings, len(scored.kept) / new)
+        self._shares.note(config, len(scored.kept) / new)
         return finish_plan(
-            dense, scored.kept.astype(np.int64), f"the draft chose {len(scored.kept)} of {new} new tokens"
+            dense, scored.kept.astype(np.int64), choice_reason(scored.selection, new, config, "the draft")
         )
 
     def prefill(
@@ -262,5 +275,6 @@ def check_pair(target: Model, draft: Model, config: SpecPrefillConfig) -> None:
         checked_layers(config.score_layers, draft.config)
 
 
-def _memo_key(token_ids: Sequence[int], config: SpecPrefillConfig, first: int) -> bytes:
-    return hashlib.sha256(np.asarray(token_ids, np.int64).tobytes() + repr((config.choice, first)).encode()).digest()
+def _memo_key(token_ids: Sequence[int], config: SpecPrefillConfig, first: int, protected: object) -> bytes:
+    asked = repr((config.choice, first, protected))
+    return hashlib.sha256(np.asarray(token_ids, np.int64).tobytes() + asked.encode()).digest()

@@ -11,6 +11,7 @@ import numpy as np
 from vkprefill.errors import RequestError
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.guards import RequestFacts
+from vkprefill.specprefill.protection import Protected
 from vkprefill.specprefill.selection import Selection
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.tokenizer import Tokenizer
@@ -94,23 +95,19 @@ class SparseRequest:
     """What is asked of speculative prefill for one prompt.
 
     enabled: False for an exact answer; config: settings (None: those of the pair); kept_ranges: a choice made elsewhere
-    (an earlier answer's), in place of scoring; facts: for the guards; fixed_n: first tokens that are kept whatever is
-    chosen: system prompt and tools.
+    (an earlier answer's), in place of scoring; facts: for the guards; protected: what is kept whatever is chosen
+    (None: what the tokens alone tell).
     """
 
     enabled: bool = True
     config: SpecPrefillConfig | None = None
     kept_ranges: Sequence[Sequence[int]] | None = None
     facts: RequestFacts = RequestFacts()
-    fixed_n: int = 0
+    protected: Protected | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.config, SpecPrefillConfig | None):
             raise RequestError(f"spec: found {type(self.config).__name__}, wanted SpecPrefillConfig")
-
-    def protecting(self, config: SpecPrefillConfig) -> SpecPrefillConfig:
-        """The settings with the fixed beginning among what is always kept."""
-        return replace(config, protect=(*config.protect, (0, self.fixed_n))) if self.fixed_n else config
 
     def having(self, fields: Mapping[str, object]) -> SparseRequest:
         """With these fields. RequestError for another name: an option that would do nothing."""
@@ -119,6 +116,15 @@ class SparseRequest:
             if name not in names:
                 raise RequestError(f"speculative prefill: found option {name}, wanted some of {', '.join(names)}")
         return replace(self, **fields)
+
+
+def choice_reason(selection: Selection, new: int, config: SpecPrefillConfig, scorer: str) -> str:
+    """A sentence on a choice among `new` tokens; a limit that acted is named."""
+    reason = f"{scorer} chose {len(selection.kept)} of {new} new tokens"
+    if selection.capped_n:
+        limit = f"max_keep {config.most_kept}" + (", the limit of mode mass," if config.max_keep == "auto" else "")
+        reason += f"; {limit} left out {selection.capped_n} more"
+    return reason
 
 
 def finish_plan(plan: Plan, kept: np.ndarray, reason: str | None) -> Plan:
@@ -167,8 +173,10 @@ def plan_as_given(
 
 
 def given_tokens(asked: SparseRequest, num_tokens: int, first: int) -> np.ndarray:
-    """Positions int64 [K] from `first` on of a request's kept ranges, its fixed beginning and the last token."""
-    kept = np.union1d(ranges_to_tokens(asked.kept_ranges, num_tokens), np.arange(min(asked.fixed_n, num_tokens)))
+    """Positions int64 [K] from `first` on of a request's kept ranges, its system messages and tools, the last token."""
+    kept = ranges_to_tokens(asked.kept_ranges, num_tokens)
+    for start, end in asked.protected.fixed + asked.protected.opening if asked.protected else ():
+        kept = np.union1d(kept, np.arange(start, min(end, num_tokens)))
     return kept[kept >= first].astype(np.int64)
 
 

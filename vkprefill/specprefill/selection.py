@@ -23,6 +23,9 @@ LEAST_KEPT_RANGE = (4, 128)  # but for short and long prompts
 LINE_REACH = 8  # tokens that a border may move to a line end
 ROUNDING = 1e-9  # relative; 0.07 x 100 chunks are 7, not the 8 that float64 would round up to
 
+Ranges = Sequence[tuple[int, int]]
+"""(start, end) pairs of tokens, ends not included."""
+
 
 @dataclass(frozen=True, eq=False)
 class Selection:
@@ -34,6 +37,8 @@ class Selection:
         forced: int32, rising: those of `kept` that are kept in any case.
         chunk_bounds: int32 [n + 1], rising: chunk i has the tokens chunk_bounds[i] up to chunk_bounds[i + 1].
         chunk_scores: float32 [n]: mean importance of each chunk's tokens.
+        protected_n: tokens kept because they were given as protected.
+        capped_n: tokens that max_keep left out of what would have been kept.
     """
 
     kept: np.ndarray
@@ -41,6 +46,8 @@ class Selection:
     forced: np.ndarray
     chunk_bounds: np.ndarray
     chunk_scores: np.ndarray
+    protected_n: int = 0
+    capped_n: int = 0
 
     @property
     def kept_all(self) -> bool:
@@ -205,13 +212,23 @@ def chunk_bounds(
 
 
 def select(
-    importance: np.ndarray, config: SpecPrefillConfig, *, line_ends: Sequence[int] | None = None, first: int = 0
+    importance: np.ndarray,
+    config: SpecPrefillConfig,
+    *,
+    line_ends: Sequence[int] | None = None,
+    first: int = 0,
+    protected: Ranges = (),
+    besides: Ranges = (),
 ) -> Selection:
     """Choose the tokens to prefill.
 
-    1. Forced: the first 4 and last 2 tokens, the last `tail`, the ranges of `protect` (what of them there is).
-    2. Chunks by falling mean importance, the earlier first of equal ones. "mass": until their importance adds up to
-       cumulative_mass of the whole (at least one chunk; forced tokens do not add). "chunk": ceil(keep_ratio x chunks).
+    1. Forced: the first 4 and last 2 tokens, the last `tail`, the ranges of the setting `protect`, those of `besides`,
+       and those that are `protected` (what of them there is).
+    2. Chunks by falling mean importance, the earlier first of equal ones. "mass": until their importance and that of
+       the protected tokens add up to cumulative_mass of the whole. "chunk": until they and the protected tokens are as
+       many as the tokens of the ceil(keep_ratio x chunks) best chunks. So protected tokens are a part of what is asked
+       for, chosen first; the other forced ones come on top. At least one chunk in mode "mass", unless some are
+       protected.
     3. Further chunks in that order while fewer than min(128, max(4, T / 10)) tokens are kept.
     4. Chunks dropped from the end of that order while more than max_keep tokens are kept. Forced tokens stay, even
        where they alone are more; a chunk is never cut, so a max_keep below a chunk leaves the forced ones.
@@ -225,6 +242,7 @@ def select(
         line_ends: for chunk_align "lines": positions of tokens that end a line; see `line_ends`.
         first: 0 to T - 1; tokens before it are held by a cache already. Only those from here on are chosen, T in the
             rules above is their number, and the first 4 are the first of them.
+        protected, besides: (start, end) pairs.
 
     Returns:
         The choice, the same for the same arguments.
@@ -243,23 +261,36 @@ def select(
     sums = np.add.reduceat(values, bounds[:-1])
     scores = (sums / sizes).astype(np.float32)  # rounded, so that equal tokens make equal chunks of any size
     order = np.argsort(-scores, kind="stable")
-    forced = _forced(len(values), first, config)
+    held = _mask(len(values), protected, first)
+    forced = _forced(len(values), first, config) | _mask(len(values), besides, first) | held
 
-    # num_kept[n]: tokens kept when the first n chunks of the order are, with the forced ones
-    gains = sizes - np.add.reduceat(forced, bounds[:-1], dtype=np.int64)
-    num_kept = forced.sum() + np.concatenate([[0], np.cumsum(gains[order])])
-    chosen = _num_chunks(sums[order], config)
-    if config.keep_ratio < 1:
+    def rising(amounts: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """[n + 1]: the amounts [T] of all in the mask and of the first 0 to n chunks of the order, each token once."""
+        others = np.add.reduceat(np.where(mask, 0, amounts), bounds[:-1])
+        return amounts[mask].sum() + np.concatenate([[0], np.cumsum(others[order])])
+
+    ones = np.ones(len(values), np.int64)
+    num_kept = rising(ones, forced)
+    if config.keep_ratio == 1:
+        wanted = chosen = len(order)
+    else:
+        if config.select_mode == "chunk":
+            num_chunks = math.ceil(config.keep_ratio * len(order) * (1 - ROUNDING))
+            chosen = np.searchsorted(rising(ones, held), sizes[order[:num_chunks]].sum())
+        else:
+            enough = config.cumulative_mass * sums.sum() * (1 - ROUNDING)
+            chosen = max(0 if held.any() else 1, np.searchsorted(rising(values, held), enough))
         least, greatest = LEAST_KEPT_RANGE
         floor = min(greatest, max(least, (len(values) - first) / LEAST_KEPT_DIVISOR), num_kept[-1])
-        chosen = max(chosen, int(np.searchsorted(num_kept, floor)))
-        if config.max_keep:
-            chosen = max(0, min(chosen, int(np.searchsorted(num_kept, config.max_keep, side="right")) - 1))
+        wanted = chosen = min(len(order), max(int(chosen), int(np.searchsorted(num_kept, floor))))
+        if config.most_kept:
+            chosen = max(0, min(chosen, int(np.searchsorted(num_kept, config.most_kept, side="right")) - 1))
 
     keep = forced.copy()
     for chunk in order[:chosen]:
         keep[bounds[chunk] : bounds[chunk + 1]] = True
-    return Selection(_positions(keep), _ranges(keep), _positions(forced), bounds, scores)
+    capped_n = int(num_kept[wanted] - num_kept[chosen])
+    return Selection(_positions(keep), _ranges(keep), _positions(forced), bounds, scores, int(held.sum()), capped_n)
 
 
 def line_ends(token_texts: Iterable[bytes]) -> np.ndarray:
@@ -267,25 +298,22 @@ def line_ends(token_texts: Iterable[bytes]) -> np.ndarray:
     return np.array([t for t, text in enumerate(token_texts) if text.endswith(b"\n")], np.int32)
 
 
-def _num_chunks(sums: np.ndarray, config: SpecPrefillConfig) -> int:
-    """How many chunks the mode keeps, of those whose importance is `sums`, best first."""
-    if config.keep_ratio == 1:
-        return len(sums)
-    if config.select_mode == "chunk":
-        return math.ceil(config.keep_ratio * len(sums) * (1 - ROUNDING))
-    cumulative = np.cumsum(sums)
-    return int(np.searchsorted(cumulative, config.cumulative_mass * cumulative[-1] * (1 - ROUNDING))) + 1
-
-
 def _forced(num_tokens: int, first: int, config: SpecPrefillConfig) -> np.ndarray:
     """bool [T]: the tokens from `first` on that are kept in any case."""
     forced = np.zeros(num_tokens, bool)
     forced[first : first + FIRST_KEPT] = True
     forced[max(0, num_tokens - max(LAST_KEPT, config.tail)) :] = True
-    for start, end in config.protect:
-        forced[start:end] = True
     forced[:first] = False
-    return forced
+    return forced | _mask(num_tokens, config.protect, first)
+
+
+def _mask(num_tokens: int, ranges: Ranges, first: int) -> np.ndarray:
+    """bool [T]: the tokens of these ranges, from `first` on."""
+    mask = np.zeros(num_tokens, bool)
+    for start, end in ranges:
+        mask[start:end] = True
+    mask[:first] = False
+    return mask
 
 
 def _positions(mask: np.ndarray) -> np.ndarray:

@@ -30,6 +30,8 @@ SPEED = Number(0, 1e9)
 FACTOR = Number(0, 1000)
 SHARE = Number(0, 1, " (a share: 0.3 is 30 %)")
 
+AUTO_MAX_KEEP = 2000  # in mode "mass", whose share is not known before; a share that was asked for has no limit
+
 # Window "auto", the fork's rule: this much memory for attention weights, 32 bytes for each query and position.
 AUTO_WINDOW_BYTES = 500 * 2**20
 AUTO_WINDOW_BYTES_PER_WEIGHT = 32
@@ -39,6 +41,8 @@ PRESETS: dict[str, dict[str, object]] = {
     "fork": {  # the llama.cpp fork that this pipeline follows; all else are the defaults
         "lookahead": 2,
         "pool_size": 1,
+        "max_keep": AUTO_MAX_KEEP,
+        "protect_question": False,
         "window": "auto",
         "draft_context": 8192,
         "draft_tokens_per_s": 600.0,
@@ -79,8 +83,15 @@ class SpecPrefillConfig:
     keep_ratio: float = _setting(
         0.3, SHARE, "mode chunk: share of the chunks that is kept; 1 keeps every token in both modes", "SP_KEEP_PCT"
     )
-    max_keep: int = _setting(
-        2000, TOKENS, "keep at most this many tokens, unless more are kept in any case; 0: no limit", "SP_MAX_KEEP"
+    max_keep: int | str = _setting(
+        "auto",
+        OrWord("auto", TOKENS),
+        f"keep at most this many tokens, unless more are kept in any case; 0: no limit; auto: {AUTO_MAX_KEEP} in mode "
+        "mass, no limit in mode chunk",
+        "SP_MAX_KEEP",
+    )
+    protect_question: bool = _setting(
+        True, Switch(), "keep where the last user message asks: its first and last line, its questions, all if short"
     )
     tail: int = _setting(0, TOKENS, "last tokens of the prompt that are kept in any case")
     protect: tuple[tuple[int, int], ...] = _setting(
@@ -200,6 +211,13 @@ class SpecPrefillConfig:
     def as_dict(self) -> dict[str, object]:
         """Every setting by name, as JSON has it: lists for tuples. `from_dict` reads it back."""
         return {setting.name: _plain(getattr(self, setting.name)) for setting in fields(self)}
+
+    @property
+    def most_kept(self) -> int:
+        """max_keep in tokens, 0 for no limit."""
+        if self.max_keep != "auto":
+            return self.max_keep
+        return AUTO_MAX_KEEP if self.select_mode == "mass" else 0
 
     @property
     def choice(self) -> "SpecPrefillConfig":

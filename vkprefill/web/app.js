@@ -79,7 +79,8 @@ function showOptions() {
 function automaticShare(draft) {
   const mass = draft.select_mode === "mass" && draft.keep_ratio < 1;
   const share = mass ? `${Math.round(100 * draft.cumulative_mass)} % of importance` : `${Math.round(100 * draft.keep_ratio)} % of the tokens`;
-  return draft.max_keep ? `${share}, at most ${count(draft.max_keep)} tokens` : share;
+  const most = draft.max_keep === "auto" ? (draft.select_mode === "mass" ? 2000 : 0) : draft.max_keep;
+  return most ? `${share}, at most ${count(most)} tokens` : share;
 }
 
 // The request's field `specprefill`.

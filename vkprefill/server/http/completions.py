@@ -173,7 +173,7 @@ class Completion:
 
 def _job(request: AnswerRequest, prompt: Prompt) -> Job:
     spec = request.specprefill
-    asked = SparseRequest(spec.enabled, spec.settings, spec.kept_ranges, prompt.facts, prompt.fixed_n)
+    asked = SparseRequest(spec.enabled, spec.settings, spec.kept_ranges, prompt.facts, prompt.protected)
     return Job(
         0,
         tuple(prompt.token_ids),

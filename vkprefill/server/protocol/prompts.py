@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from vkprefill.errors import ContextLengthError, RequestError
-from vkprefill.generation.generate import THINKING
+from vkprefill.generation.prompt import THINKING
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.server.api_error import bad_request
 from vkprefill.server.protocol.messages import Message, joined_systems
 from vkprefill.server.protocol.requests import CompletionRequest, Conversation
 from vkprefill.specprefill.plan import RequestFacts
+from vkprefill.specprefill.protection import Protected, protected_of_chat
 from vkprefill.text.answer_text import ends_in_thinking
 from vkprefill.text.chat_template import ChatTemplate
+from vkprefill.text.rendered import Parts, Rendered
 from vkprefill.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -28,13 +30,12 @@ MIN_SHARED = 32  # tokens of a system prompt that are worth a mark of their own
 
 @dataclass(frozen=True)
 class Prompt:
-    """mark_at: lengths of the beginnings that later prompts will share; fixed_n: first tokens that are always kept:
-    system prompt and tools; thinking: the answer starts inside of reasoning; continued: it goes on with the last
-    message."""
+    """mark_at: lengths of the beginnings that later prompts will share; protected: what a sparse prefill keeps in any
+    case; thinking: the answer starts inside of reasoning; continued: it goes on with the last message."""
 
     token_ids: list[int]
     mark_at: tuple[int, ...] = ()
-    fixed_n: int = 0
+    protected: Protected | None = None
     thinking: bool = False
     continued: bool = False
     facts: RequestFacts = RequestFacts()
@@ -62,21 +63,26 @@ class PromptBuilder:
     def chat(self, conversation: Conversation, room: int) -> Prompt:
         """room: tokens of the context. Raises ContextLengthError, and RequestError for what the template refuses."""
         parts, conversation = self._apply(self.template.parts, conversation)
-        each = self._encoded(parts, room)
-        ids = list(itertools.chain.from_iterable(each))
+        prompt = Rendered(parts, self.tokenizer, self._encoded(parts, room))
+        ids = prompt.token_ids
         messages, options = conversation.messages, _options(conversation)
         history = replace(conversation, generation_prompt=False, continued=False)
         if conversation.continued:
             history = replace(history, messages=messages[:-1])
-        history_n = self._shared_n(parts, each, history)
-        systems = [message for message in messages if message["role"] == "system"]
-        fixed_n = self._shared_n(parts, each, _other(conversation, systems))
-        marks = sorted({n for n in (fixed_n if fixed_n >= MIN_SHARED else 0, history_n) if 0 < n < len(ids)})
+        history_n = self._shared_n(prompt, history)
+
+        def render(others: Sequence[Message], tools: object, continued: bool) -> Parts:
+            other = replace(conversation, messages=list(others), tools=tools, continued=continued)
+            return self.template.parts(other.messages, **_options(other))
+
+        protected = protected_of_chat(prompt, render, messages, conversation.tools, continued=conversation.continued)
+        system_n = protected.shared_n if protected.shared_n >= MIN_SHARED else 0
+        marks = sorted({n for n in (system_n, history_n) if 0 < n < len(ids)})
         thinking = ends_in_thinking(self.tokenizer, ids)
         if thinking and options.get(THINKING) is False and not conversation.continued:
             raise bad_request(THINKING, f"found false, but the chat template of {self.path.name} always thinks")
         facts = RequestFacts(tools=conversation.tools, roles=tuple(str(m["role"]) for m in messages))
-        return Prompt(ids, tuple(marks), fixed_n, thinking, conversation.continued, facts)
+        return Prompt(ids, tuple(marks), protected, thinking, conversation.continued, facts)
 
     def chat_text(self, conversation: Conversation) -> str:
         """The prompt of `chat` as text."""
@@ -101,20 +107,13 @@ class PromptBuilder:
         _check_length(before + sum(map(len, each)), room, "at least ")
         return each
 
-    def _shared_n(self, parts: list[str | int], each: list[list[int]], other: Conversation) -> int:
-        """How many first tokens another conversation has in common with the prompt of these parts; 0 where the template
-        takes no such one. What they share is not encoded again."""
+    def _shared_n(self, prompt: Rendered, other: Conversation) -> int:
+        """How many first tokens another conversation has in common with a prompt; 0 where the template takes no such
+        one."""
         try:
-            others, _ = self._apply(self.template.parts, other)
+            return prompt.shared_n(self._apply(self.template.parts, other)[0])
         except RequestError:
             return 0
-        shared_n = 0
-        for number, (part, ids, other_part) in enumerate(zip(parts, each, others, strict=False)):
-            if part != other_part:
-                before = [""] if number else []  # a first part may be encoded in its own way
-                return shared_n + _common(ids, self.tokenizer.encode_parts([*before, other_part]))
-            shared_n += len(ids)
-        return shared_n
 
     def completion(self, request: CompletionRequest, room: int) -> Prompt:
         """Text as it stands, special tokens in it read as such; or token ids. room: tokens of the context."""
@@ -154,16 +153,3 @@ def _options(conversation: Conversation) -> dict[str, object]:
         "continue_final": conversation.continued,
         **conversation.template_kwargs,
     }
-
-
-def _other(conversation: Conversation, systems: list[Message]) -> Conversation:
-    """One that has only the system messages and the tools in common."""
-    first = next((message for message in conversation.messages if message["role"] != "system"), None)
-    other = "y" if first is not None and str(first["content"]).lstrip().startswith("x") else "x"
-    messages = [*systems, {"role": "user", "content": other}]
-    return replace(conversation, messages=messages, generation_prompt=True, continued=False)
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from vkprefill.drafting.settings import NONE, SpecDecodeConfig
 from vkprefill.engine.sizes import MAX_DRAFTS
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import THINKING, template_variables
+from vkprefill.generation.prompt import THINKING, template_variables
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.protocol.kinds import Json, check

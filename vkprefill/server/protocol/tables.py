@@ -11,7 +11,7 @@ from dataclasses import fields
 from numbers import Integral
 
 from vkprefill.drafting.settings import TYPES
-from vkprefill.generation.generate import SWITCH
+from vkprefill.generation.prompt import SWITCH
 from vkprefill.generation.sampling import LIMITS
 from vkprefill.server.protocol.kinds import (
     Boolean,
