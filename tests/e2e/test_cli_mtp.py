@@ -41,6 +41,29 @@ def test_answers_are_the_same_with_a_companion(cli, gpu, companions):
     assert answers[2]["specprefill"]["reason"] != answers[1]["specprefill"]["reason"], "here is a draft model"
 
 
+OFTEN_RIGHT = str(model_path("mtp-b-q4km"))
+DRAFTED = ("--spec-type", "draft-mtp", "--no-spec-draft-adaptive", "--spec-draft-n-max", "4")
+
+
+def test_chat_with_drafts(cli, gpu):
+    """Several turns, a stop text inside a round, /clear: the same lines as without."""
+    lines = b"hello\nand now?\n/clear\nhello\nmore\n"
+    chat = ("chat", "-m", OFTEN_RIGHT, "-c", "1024", "-n", "20", "--temp", "1.2", "-s", "3", "--stop", "a")
+    plain, drafted = (cli(*chat, *more, stdin=lines) for more in (("--spec-type", "none"), DRAFTED))
+    assert drafted.code == 0 and drafted.out == plain.out != ""
+    assert "drafted accepted" in drafted.err and "drafted accepted" not in plain.err
+
+
+def test_generate_ends_at_a_text_inside_a_round(cli_here, gpu):
+    args = ("generate", "-m", OFTEN_RIGHT, "-p", "Hello", "-n", "30", "-c", "256", "--json", *GREEDY)
+    text = json.loads(cli_here(*args, "--spec-type", "none").out)["text"]
+    for stop in (text[5], text[9:12], text[14]):
+        found = [json.loads(cli_here(*args, *more, "-r", stop).out) for more in (("--spec-type", "none"), DRAFTED)]
+        assert found[0]["text"] == found[1]["text"] == text[: text.index(stop)]
+        assert found[0]["token_ids"] == found[1]["token_ids"]
+        assert found[1]["finish_reason"] == "stop" and found[1]["timings"]["draft_n"] > 0
+
+
 def test_what_does_not_fit(cli_here, gpu, companions):
     block, other = companions.values()
     for args, message in (

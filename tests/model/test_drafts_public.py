@@ -18,6 +18,8 @@ from vkprefill.drafting.ngram import NGramDrafter
 from vkprefill.engine.model import Model
 from vkprefill.generation.options import AnswerOptions
 
+BY_BLOCK = SpecDecodeConfig("draft-mtp", n_max=4, adaptive=False)
+
 
 def hinted(model: Model, prompt: list[int], settings: SamplingConfig) -> tuple[list[int], list[list[int]]]:
     """(a prompt that begins with the answer to its rest, the ranges to keep, which leave the answer out).
@@ -61,16 +63,14 @@ def test_fewer_runs_than_tokens(tiny, prompt, monkeypatch):
 @pytest.mark.parametrize("case", EACH)
 def test_answers_of_the_built_in_model(built_in, case, sampling):
     """With an end of the answer, also where it was drafted: nothing after it is run."""
-    plain, drafted = (
+    kinds = [NGRAM, *([BY_BLOCK] if built_in.has_mtp else [])]
+    plain, *drafted = (
         vkprefill.generate(built_in, case.messages, max_tokens=48, sampling=sampling, decode=decode)
-        for decode in (SpecDecodeConfig("none"), NGRAM)
+        for decode in (SpecDecodeConfig("none"), *kinds)
     )
-    assert (drafted.text, drafted.token_ids, drafted.finish_reason) == (
-        plain.text,
-        plain.token_ids,
-        plain.finish_reason,
-    )
-    assert drafted.timings.predicted_n == plain.timings.predicted_n
+    for found in drafted:
+        assert (found.text, found.token_ids) == (plain.text, plain.token_ids)
+        assert (found.finish_reason, found.timings.predicted_n) == (plain.finish_reason, plain.timings.predicted_n)
 
 
 def test_over_a_scored_prefill(built_in, built_in_draft):
