@@ -11,6 +11,7 @@ the block, and, where drafts are right with probability a each, (1 - a^(n+1)) / 
 from __future__ import annotations
 
 import argparse
+import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,6 +24,8 @@ from tools.amd.recording import Dispatch, load_recording
 from tools.model.mixes import tensor_type
 from tools.model.shapes import make_config
 from vkprefill.benchmark.record import markdown_table
+from vkprefill.drafting.depth import Depth
+from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.draft_head import DraftHead
 from vkprefill.engine.runner import FEW_ROWS, program_rows
 from vkprefill.engine.sizes import HEAD_ROWS
@@ -233,10 +236,28 @@ class DraftCosts:
         )
 
 
+def unpaid(costs: DraftCosts, head: str, acceptance: float, tokens: int) -> tuple[int, Work, Work]:
+    """Of so many tokens by default settings where a draft is right with this probability: (rounds with drafts, all
+    work, that of decoding them without the block). How much is drafted follows from times by the bound.
+    """
+    depth, chance = Depth(SpecDecodeConfig().n_max), random.Random(1)
+    rounds, done, total = 0, 0, Work()
+    while done < tokens:
+        drafts, accepted = depth.choose(), 0
+        while accepted < drafts and chance.random() < acceptance:
+            accepted += 1
+        work = costs.round(head, drafts) if drafts else costs.step + costs.feeds[1]
+        depth.note(drafts, accepted, work.seconds)
+        rounds, done, total = rounds + (drafts > 0), done + accepted + 1, total + work
+    return rounds, total, costs.step.per(1 / done)
+
+
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 STEPS = ("model", "v(1) MiB", "v(1) ms", "by", "v(2)", "v(3)", "v(4)", "v(8)", "c, cut", "c, whole", "u(1)", "u(4)")
 REACHED = ("model", "head", "tokens a round", "by bytes", "by the bound", "wanted", "")
+UNPAID = ("model", "head", "tokens", "rounds with drafts", "bytes", "dispatches", "by the bound")
+UNPAID_ACCEPTANCE, UNPAID_TOKENS = 0.02, (256, 1024, 4096)
 ROUNDS = ("drafts", "acceptance", "tokens a round", "weights MiB", "states MiB", "keys MiB", "dispatches")
 ROUNDS += ("speed-up by bytes", "by the bound")
 
@@ -261,6 +282,15 @@ def reached_rows(shape: str, costs: DraftCosts) -> Iterable[tuple[str, ...]]:
         verdict = "" if least is None else "reached" if min(found) >= least else "not reached"
         shown = "-" if least is None else f"{least}"
         yield shape, head, f"{tokens:.2f}", *(f"{s:.2f}" for s in found), shown, verdict
+
+
+def unpaid_rows(shape: str, costs: DraftCosts) -> Iterable[tuple[str, ...]]:
+    """Where drafts are seldom right, over decoding without the block."""
+    for head in HEADS:
+        for tokens in UNPAID_TOKENS:
+            rounds, total, plain = unpaid(costs, head, UNPAID_ACCEPTANCE, tokens)
+            ratios = [getattr(total, what) / getattr(plain, what) for what in ("bytes", "dispatches", "seconds")]
+            yield shape, head, f"{tokens:,}", f"{rounds}", *(f"{ratio:.3f}" for ratio in ratios)
 
 
 def round_rows(costs: DraftCosts, head: str) -> Iterable[tuple[str, ...]]:
@@ -291,6 +321,9 @@ def document(of_shapes: dict[str, DraftCosts]) -> str:
         markdown_table(STEPS, steps),
         f"With {drafts} drafts a round of which {rate:.0%} are accepted:",
         markdown_table(REACHED, reached),
+        f"Where drafts are seldom right ({UNPAID_ACCEPTANCE:.0%}), with the settings by default, from the first token "
+        "on; over decoding without the block:",
+        markdown_table(UNPAID, [row for shape, costs in of_shapes.items() for row in unpaid_rows(shape, costs)]),
     ]
     for shape, costs in of_shapes.items():
         for head in HEADS:

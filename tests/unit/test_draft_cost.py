@@ -106,3 +106,20 @@ def test_the_table_of_measured_rows():
         "| 1    |        0.200 | 0.100 .. 0.300 | 1.00 |         0.200 |",
         "| 2    |        0.300 | 0.300 .. 0.600 | 1.50 |         0.150 |",
     ]
+
+
+@pytest.mark.parametrize("shape", cost.SHAPES)
+def test_drafts_that_do_not_pay_cost_little(shape):
+    """From the first token on, the feeding of the block included: within 2 % of decoding without it."""
+    costs = cost.DraftCosts(shape)
+    for head, tokens in itertools.product(cost.HEADS, cost.UNPAID_TOKENS):
+        rounds, total, plain = cost.unpaid(costs, head, cost.UNPAID_ACCEPTANCE, tokens)
+        assert rounds >= 2 and 1 < total.bytes / plain.bytes < 1.02, (head, tokens)
+        assert 1 < total.seconds / plain.seconds < 1.02, (head, tokens)
+
+
+def test_what_pays_is_drafted():
+    """Every second token right: as many rounds with drafts as without them there would be tokens for."""
+    costs = cost.DraftCosts("4B")
+    rounds, total, plain = cost.unpaid(costs, next(iter(cost.HEADS)), 0.5, 1024)
+    assert rounds > 400 and plain.seconds / total.seconds > 1.4

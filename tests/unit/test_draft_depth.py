@@ -75,6 +75,13 @@ def test_finds_the_depth_that_is_fastest(times, chances, best, seed):
     assert run.speed > 0.95 * sum(tokens[: best + 1]) / times[best]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_gain_of_a_hundredth_is_none(seed):
+    """A draft of which one in ten is right at a cost of 0.09: a run of misses would cost more."""
+    run = Run(Depth(1), [1.0, 1.09], [0.1], seed).rounds(600)
+    assert run.chosen.count(0) > 450 and run.speed > 0.99
+
+
 def test_lowers_by_measurement_only():
     """Acceptance alone says nothing, nor do times of one kind of round."""
     depth = Depth(3)

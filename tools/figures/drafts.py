@@ -8,7 +8,9 @@ from tools.figures.compare import data, said
 
 
 def draft_differences(documents: dict[str, str]) -> Iterator[str]:
-    """DRAFTS_780M.md against the programs as they are recorded now, and benchmarks/README.md against it."""
+    """DRAFTS_780M.md against the programs as they are recorded now, benchmarks/README.md against it and the record of
+    drafts that do not pay.
+    """
     from benchmarks import draft_cost
 
     costs = draft_cost.all_costs()
@@ -29,6 +31,14 @@ def draft_differences(documents: dict[str, str]) -> Iterator[str]:
         documents["benchmarks/README.md"],
         r"and ([\d.]+) and ([\d.]+), ([\d.]+) and ([\d.]+) where they come from all of them",
         whole,
+    )
+    unpaid = {figure["name"]: figure["values"] for figure in data("drafts_unpaid.json")["figures"]}
+    dispatches = [*unpaid["dispatches, with it"], unpaid["dispatches, without the block"][0]]
+    yield from said(
+        documents["benchmarks/README.md"],
+        r"([\d.]+) and ([\d.]+) times the CPU time that they take without the block, with (\d+) and (\d+) rounds of "
+        r"drafts and ([\d.]+) and ([\d.]+) dispatches a token instead of ([\d.]+)\.",
+        [*unpaid["with / without"], *unpaid["rounds with drafts"], *dispatches],
     )
 
 

@@ -16,8 +16,9 @@ TIMES = 5  # the median of the last ones counts: neither a pause of the machine 
 LEAST_WEIGHT = 1 / 16  # of the newest observation in a share; the first ones weigh more
 TRIAL_WEIGHT = 1 / 2
 MARGIN = 1.01  # by which another depth must be faster
+LEAST_GAIN = 1.03  # of drafts over none: below that a run of misses costs more than they bring
 FIRST_PROBE, PROBE = 2, 256  # rounds with drafts after which a plain one is timed: for the first time, and again
-FIRST_WAIT, MOST_WAIT = 64, 256  # tokens at a lowered depth before the whole one is tried again
+FIRST_WAIT, MOST_WAIT = 96, 256  # tokens at a lowered depth before the whole one is tried again
 
 
 class RoundTime:
@@ -84,6 +85,8 @@ class Depth:
         self._lowered_for += accepted + 1
         before = self.depth
         speeds = {n: speed for n in self._choices if (speed := self._speed(n)) is not None}
+        if 0 in speeds:
+            speeds[0] *= LEAST_GAIN
         best = max(speeds, key=speeds.get, default=before)
         if before in speeds and speeds[best] > MARGIN * speeds[before]:
             self.depth = best
