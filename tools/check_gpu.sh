@@ -9,9 +9,13 @@ cd "$(dirname "$0")/.."
 python=.venv/bin/python
 
 device=$($python -c '
+from vkprefill.errors import DeviceError
 from vkprefill.vulkan.probe import choose
-device = choose(None)
-print("" if device.type == "cpu" else device.name)')
+try:
+    device = choose(None)
+    print("" if device.type == "cpu" else device.name)
+except DeviceError as error:
+    raise SystemExit(f"check_gpu: {error} (vkprefill doctor says more)")')
 if [ -z "$device" ]; then
     echo "check_gpu: no Vulkan device here but the CPU, for which there are make test and vkprefill bench" >&2
     exit 1

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import vkprefill
-from tests.e2e.command import assert_error, interrupt, start
+from tests.e2e.command import interrupt, start
 from tests.e2e.conftest import PATIENCE_S
 from vkprefill.vulkan.companion import abilities
 from vkprefill.vulkan.probe import choose
@@ -32,6 +32,7 @@ def test_all_well(cli, gpu):
         "kp 0.9",
         "limits: buffer",
         "profile",
+        "built-in pair: the known answer",
     ):
         assert name in outcome.out
     for feature in abilities(info.index).features:
@@ -86,25 +87,79 @@ def test_a_wrong_kernel(gpu, package):
     status, result = doctor_of(package)
     assert status == 1 and result["well"] is False
     assert [name for name, entry in result["selftest"]["kernels"].items() if not entry["ok"]] == ["swiglu"]
-    (failure,) = result["selftest"]["failures"]
+    failure, answer = result["selftest"]["failures"]
     assert failure.startswith("swiglu: error ") and "at most 1e-05 wanted" in failure
+    assert re.match(r"built-in pair: densely, precision full: answered '.*' .*, wanted '194'", answer)
+    assert result["selftest"]["answers"] == {"built-in pair": False}
 
 
 def test_a_kernel_that_is_missing(gpu, package):
     (package / "spirv" / "delta_gates.spv").unlink()
     status, result = doctor_of(package)
     assert status == 1
+    why = "cannot run: shader delta_gates: delta_gates.spv is missing or damaged"
+    for failure, check in zip(result["selftest"]["failures"], ("delta_gates", "built-in pair"), strict=True):
+        assert failure.startswith(f"{check}: {why}")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("{", "is not JSON"),
+        ('{"ICD": {}}', "names no library"),
+        ('{"ICD": {"library_path": "./none.so"}}', "its library cannot be loaded: none.so: cannot open shared object"),
+        ('{"ICD": {"library_path": "libc.so.6"}}', "its library libc.so.6 is no Vulkan driver"),
+    ],
+)
+def test_no_driver(cli, tmp_path, content, why):
+    """The machine's facts all the same, and what is wrong with the driver's file."""
+    path = tmp_path / "broken_icd.json"
+    if content is not None:
+        path.write_text(content)
+    outcome = cli("doctor", env=dict.fromkeys(("VK_ICD_FILENAMES", "VK_DRIVER_FILES"), str(path)))
+    assert outcome.code == 1 and outcome.err == "" and outcome.out.endswith("\n\nresult: 1 failure\n"), outcome
+    for text in (
+        "\nvkprefill 0",
+        f"{os.uname().machine}; ",
+        "\ndrivers' files: broken_icd.json; ",
+        "\ndevices: none\n",
+        f"\ndriver's file broken_icd.json: {why}",
+        "\nFAILED: Vulkan: ",
+    ):
+        assert text in outcome.out
+    assert str(tmp_path) not in outcome.out
+
+
+def test_no_loader(cli, tmp_path):
+    """As where libvulkan is not installed."""
+    (tmp_path / "libvulkan.so.1").touch()
+    outcome = cli("doctor", "--json", env={"LD_LIBRARY_PATH": str(tmp_path)})
+    result = json.loads(outcome.out)
+    assert outcome.code == 1 and outcome.err == "" and result["well"] is False, outcome
+    assert result["facts"]["device"] is None and result["facts"]["versions"]["numpy"] == np.__version__
     (failure,) = result["selftest"]["failures"]
-    assert failure.startswith("delta_gates: cannot run: shader delta_gates: delta_gates.spv is missing or damaged")
-
-
-def test_no_device(cli):
-    nothing = {"VK_ICD_FILENAMES": "/dev/null", "VK_DRIVER_FILES": "/dev/null"}
-    assert_error(cli("doctor", env=nothing), "Vulkan: .*no usable driver")
+    assert failure.startswith("Vulkan loader: libvulkan.so.1 cannot be loaded")
 
 
 def test_no_such_device(cli, gpu):
-    assert_error(cli("doctor", "--device", "no such"), "device 'no such': no devices have this in their name")
+    outcome = cli("doctor", "--device", "no such")
+    assert outcome.code == 1 and outcome.err == ""
+    assert f"\ndevices: {choose('0').index}: {choose('0').name}" in outcome.out
+    assert "\nFAILED: device 'no such': no devices have this in their name" in outcome.out
+
+
+def test_another_answer(gpu, package):
+    """Of a built-in target whose file was exchanged for the draft's."""
+    data = SPIRV.parent / "data"
+    (package / "data").unlink()
+    (package / "data").mkdir()
+    for name in ("target.gguf", "draft.gguf"):
+        (package / "data" / name).symlink_to(data / "draft.gguf")
+    status, result = doctor_of(package)
+    assert status == 1 and result["selftest"]["answers"] == {"built-in pair": False}
+    (failure,) = result["selftest"]["failures"]
+    assert re.match(r"built-in pair: densely, precision full: answered '.*' .*, wanted '194'", failure)
 
 
 def lives(process: str) -> bool:

@@ -12,10 +12,11 @@ from vkprefill.selftest.report import as_json, as_text
 from vkprefill.selftest.run import examine
 
 DESCRIPTION = """Say what machine, driver and device this is, what of it is used and why something is not, and run every
-kernel that the device can run on small inputs, compared with numpy: half a minute, a minute or two where the driver has
-not compiled them before. One block of text on stdout, to be pasted into a report; it has no names of folders or people.
-The exit code is 1 where a kernel's results differ or it cannot run. Kernels run in a process of their own, so that a
-driver that crashes is reported."""
+kernel that the device can run on small inputs, compared with numpy, and the built-in pair, whose answer is known: half
+a minute, a minute or two where the driver has not compiled them before. One block of text on stdout, to be pasted into
+a report; it has no names of folders or people. The exit code is 1 where something differs or cannot run, or no device
+can be used: then the block says which drivers there are, and what is wrong with them. All runs in a process of its own,
+so that a driver that crashes is reported."""
 
 
 def register(subcommands: argparse._SubParsersAction) -> None:

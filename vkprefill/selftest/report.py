@@ -7,6 +7,7 @@ from collections import defaultdict
 from datetime import date
 
 from vkprefill.gguf.quants import LAYOUTS
+from vkprefill.selftest import built_in
 from vkprefill.selftest.run import Examination, Outcome
 from vkprefill.selftest.trial import Finding
 
@@ -36,6 +37,7 @@ def as_json(examined: Examination) -> dict[str, object]:
             "checks": len(examined.checks),
             "seconds": round(examined.seconds, 1),
             "kernels": kernels,
+            "answers": answers(examined),
             "failures": failures(examined),
             "not_here": examined.not_here,
         },
@@ -44,17 +46,37 @@ def as_json(examined: Examination) -> dict[str, object]:
 
 def facts_lines(facts: dict) -> list[str]:
     """Versions, machine, device, driver, what is on and why something is not."""
-    versions, cpu, device, features = (facts[name] for name in ("versions", "processor", "device", "features"))
+    lines = machine_lines(facts)
+    if facts.get("device"):
+        lines += device_lines(facts)
+    elif "devices" in facts:
+        lines.append(f"devices: {'; '.join(facts['devices']) or 'none'}")
+        lines += [f"driver's file {line}" for line in facts["drivers"]]
+    if facts["variables"]:
+        lines.append(f"variables set: {', '.join(facts['variables'])}")
+    return lines
+
+
+def machine_lines(facts: dict) -> list[str]:
+    versions, cpu = facts["versions"], facts["processor"]
     commit = f" (commit {facts['commit']})" if facts["commit"] else ""
-    others = [name for name in facts["devices"] if name != f"{device['index']}: {device['name']}"]
-    sizes = ", ".join(str(device[name]) for name in ("min_subgroup_size", "max_subgroup_size"))
+    packages = ", ".join(f"{name} {versions[name] or 'is not installed'}" for name in ("kp", "numpy", "gguf"))
     vectors = f", {cpu['vectors']}" if cpu["vectors"] else ""
-    found = "not asked for" if features["found"] is None else _listed(features["found"])
-    lines = [
-        f"vkprefill {versions['vkprefill']}{commit}, shaders {facts['shaders']}, kp {versions['kp']}, numpy "
-        f"{versions['numpy']}, gguf {versions['gguf']}, Python {versions['python']}",
+    return [
+        f"vkprefill {versions['vkprefill']}{commit}, shaders {facts['shaders']}, {packages}, "
+        f"Python {versions['python']}",
         f"machine: {facts['system']}; {cpu['name']}, {cpu['threads']} threads{vectors}; "
         f"{facts['memory_free_bytes'] / GIB:.1f} GiB of memory free",
+        f"drivers' files: {', '.join(facts['driver_files']) or 'none'}; barrier operation: {facts['barrier']}",
+    ]
+
+
+def device_lines(facts: dict) -> list[str]:
+    device, features = facts["device"], facts["features"]
+    others = [name for name in facts["devices"] if name != f"{device['index']}: {device['name']}"]
+    sizes = ", ".join(str(device[name]) for name in ("min_subgroup_size", "max_subgroup_size"))
+    found = "not asked for" if features["found"] is None else _listed(features["found"])
+    return [
         f"device {device['index']}: {device['name']}, type {device['type']}"
         + (f" (others: {'; '.join(others)})" if others else ""),
         f"driver: {device['driver']}, Vulkan {device['api_version']}",
@@ -65,19 +87,17 @@ def facts_lines(facts: dict) -> list[str]:
         f"{device['subgroup_size']} (least and most: {sizes})",
         f"features on: {_listed(features['on'])}; of ours its driver has: {found}"
         + (f"; it lacks: {_listed(features['lacking'])}" if features["lacking"] else ""),
-        f"companion: {facts['companion']}; timestamps: {'yes' if facts['timestamps'] else 'no'}; barrier operation: "
-        f"{facts['barrier']}",
+        f"companion: {facts['companion']}; timestamps: {'yes' if facts['timestamps'] else 'no'}",
         f"profile {facts['profile']['name']}, form {facts['profile']['form']}; precision auto is "
         f"{facts['precision_auto']}",
     ]
-    if facts["variables"]:
-        lines.append(f"variables set: {', '.join(facts['variables'])}")
-    return lines
 
 
 def selftest_lines(examined: Examination) -> list[str]:
-    """A line for each family of kernels, then what failed and what the device cannot run."""
+    """A line for each family of kernels, then other checks, what the device cannot run, and what failed."""
     worst = worst_by_kernel(examined.outcomes)
+    if not examined.checks:
+        return ["self-test: not begun", *(f"FAILED: {failure}" for failure in failures(examined))]
     lines = [
         f"self-test: {len(worst)} kernels in {len(examined.outcomes)} of {len(examined.checks)} checks, "
         f"{examined.seconds:.0f} s; error in parts of the output's root mean square"
@@ -95,6 +115,9 @@ def selftest_lines(examined: Examination) -> list[str]:
             f"  {verdict}  {family.ljust(width)}  {finding.error:.1e} of {finding.limit:.1e}"
             + (f"  {suffixes}" if suffixes else "")
         )
+    lines += [
+        f"  {'ok    ' if well else 'FAILED'}  {name}: the known answer" for name, well in answers(examined).items()
+    ]
     reasons = defaultdict(list)
     for name, reason in examined.not_here.items():
         reasons[split_name(name)[0], reason].append(name)
@@ -103,7 +126,8 @@ def selftest_lines(examined: Examination) -> list[str]:
 
 
 def verdict(examined: Examination) -> str:
-    return "result: all well" if examined.well else f"result: {len(failures(examined))} failures"
+    count = len(failures(examined))
+    return "result: all well" if examined.well else f"result: {count} failure{'s' * (count != 1)}"
 
 
 def failures(examined: Examination) -> list[str]:
@@ -117,8 +141,13 @@ def failures(examined: Examination) -> list[str]:
                     f"wanted ({finding.reason}); {finding.where}"
                 )
         if outcome.failure:
-            lines.append(f"{outcome.check}: cannot run: {outcome.failure}")
+            lines.append(f"{outcome.check}: {outcome.failure}")
     return lines + ([examined.failure] if examined.failure else [])
+
+
+def answers(examined: Examination) -> dict[str, bool]:
+    """Of checks that look at a model's answer and not at kernels: whether it was the known one."""
+    return {outcome.check: outcome.ok for outcome in examined.outcomes if outcome.check == built_in.NAME}
 
 
 def worst_by_kernel(outcomes: list[Outcome]) -> dict[str, Finding]:

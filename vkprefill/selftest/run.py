@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from vkprefill.display import printable
-from vkprefill.errors import DeviceError
 from vkprefill.selftest.facts import without_paths
 from vkprefill.selftest.trial import Finding
 
@@ -27,7 +26,7 @@ Progress = Callable[[int, int, str], None]  # (checks done, checks in all, name 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one check. failure: why it could not be run to its end, or empty."""
+    """Of one check. failure: why it could not be run to its end, or what was wrong other than findings; or empty."""
 
     check: str
     findings: tuple[Finding, ...]
@@ -40,8 +39,8 @@ class Outcome:
 
 @dataclass
 class Examination:
-    """facts: of facts.gather, empty where the driver crashed before; checks: names of all; not_here: kernels that the
-    device cannot run, with reasons; failure: why not all checks were begun, or empty.
+    """facts: of facts.py, of the machine alone where no device can be used; checks: names of all; not_here: kernels
+    that the device cannot run, with reasons; failure: why not all checks were begun, or empty.
     """
 
     facts: dict = field(default_factory=dict)
@@ -57,24 +56,23 @@ class Examination:
 
 
 def examine(device: str | int | None, progress: Progress, worker: Sequence[str] = WORKER) -> Examination:
-    """Everything about the device, or the one that is chosen by itself. Raises DeviceError where there is none."""
+    """Everything about the device, or the one that is chosen by itself, or why there is none."""
     began, found = time.perf_counter(), Examination()
     for _ in range(1 + MAX_RESTARTS):
         done = len(found.outcomes)
         with _Child([*worker, json.dumps({"device": device, "first": done})]) as child:
             for news in child.news():
-                if "error" in news:
-                    raise DeviceError(news["error"])
                 _note(found, news, progress)
-                if news.get("end"):
-                    found.failure = ""
+                if news.get("end") or "error" in news:
+                    found.failure = without_paths(news.get("error", ""))
                     found.seconds = time.perf_counter() - began
                     return found
             how = without_paths(child.how_it_ended())
         if child.begun is not None and len(found.outcomes) == child.begun:
-            found.outcomes.append(Outcome(found.checks[child.begun], (), how))
+            found.outcomes.append(Outcome(found.checks[child.begun], (), f"cannot run: {how}"))
         elif len(found.outcomes) == done:  # not one check was begun: another try would not get further
-            where = "when the device was opened" if found.facts else "when Vulkan's drivers were asked for devices"
+            opened = "device" in found.facts
+            where = "when the device was opened" if opened else "when Vulkan's drivers were asked for devices"
             found.failure = f"{how}, {where}"
             break
         found.failure = f"given up after {MAX_RESTARTS + 1} processes, the last with: {how}"
@@ -85,7 +83,7 @@ def examine(device: str | int | None, progress: Progress, worker: Sequence[str] 
 def _note(found: Examination, news: dict, progress: Progress) -> None:
     """One piece of the child's news."""
     if "facts" in news:
-        found.facts = without_paths(news["facts"])
+        found.facts |= without_paths(news["facts"])
     elif "checks" in news:
         found.checks, found.not_here = tuple(news["checks"]), news["not_here"]
     elif "begin" in news:

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
-from vkprefill.errors import VkPrefillError
+from vkprefill.errors import DeviceError, VkPrefillError
+from vkprefill.selftest.built_in import WrongAnswer, built_in_check
 from vkprefill.selftest.checks import all_checks, not_here
-from vkprefill.selftest.facts import gather
+from vkprefill.selftest.facts import of_device, of_machine, without_device
 from vkprefill.selftest.trial import Check, Trial
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.probe import choose
@@ -24,10 +25,15 @@ Tell = Callable[..., None]
 
 def work(job: dict, tell: Tell) -> None:
     """Facts, then the checks in order. Raises VkPrefillError where there is no device to be used."""
-    info = choose(job["device"])
-    tell(facts=gather(info))
+    tell(facts=of_machine())
+    try:
+        info = choose(job["device"])
+    except DeviceError:
+        tell(facts=without_device())
+        raise
+    tell(facts=of_device(info))
     device = Device.open(info.index)
-    checks = all_checks(device)
+    checks = [*all_checks(device), built_in_check()]
     tell(checks=[check.name for check in checks], not_here=not_here(device))
     for number in range(job["first"], len(checks)):
         tell(begin=number)
@@ -42,8 +48,11 @@ def run_check(device: Device, check: Check, tell: Tell) -> None:
         failure = ""
         try:
             check.run(trial)
+        except WrongAnswer as error:
+            failure = str(error)
         except Exception as error:  # whatever it is: the other checks still say something
-            failure = str(error) if isinstance(error, VkPrefillError) else f"{type(error).__name__}: {error}"
+            what = "" if isinstance(error, VkPrefillError) else f"{type(error).__name__}: "
+            failure = f"cannot run: {what}{error}"
         tell(findings=[asdict(finding) for finding in trial.findings], failure=failure)
 
 
