@@ -317,6 +317,18 @@ def test_a_failure_in_a_round_is_that_request_s_alone(model, prompt, monkeypatch
     assert texts[0] == texts[1] != ""
 
 
+def test_a_request_for_a_block_that_was_not_loaded(load_model, prompt):
+    """Is told so; the next one is answered."""
+    without = load_model("mtp-b-q4km", kv_type="f32", mtp=None)
+    ids = tuple(prompt[:20])
+    failed, *rest = served(
+        without,
+        [(Job(i, ids, AnswerOptions(4, SAMPLED, decode=decode)), None) for i, decode in enumerate((DRAFTS, PLAIN))],
+    )
+    assert isinstance(failed, Failed) and failed.status == 400
+    assert failed.message.startswith("drafts of type draft-mtp: ") and isinstance(rest[-1], Done)
+
+
 def test_scripted_rounds_of_a_request(model, prompt, monkeypatch):
     """All of four drafts right, cancelled at each of the five tokens: what was sent is kept, no more."""
     ids, options = prompt[:40], AnswerOptions(30, SAMPLED, decode=DRAFTS)
