@@ -60,12 +60,15 @@ class Kept(Generic[Measurement]):
             _warn_once(f"{path.stem}: {path} is not usable ({error}); measuring again")
             return {}
 
-    def store(self, key: str, measured: Measurement) -> None:
-        """Add an entry; the file is replaced as a whole, so a crash leaves the old one."""
+    def store(self, key: str, measured: Measurement, most: int | None = None) -> None:
+        """Add an entry; the file is replaced as a whole, so a crash leaves the old one. most: keep so many entries,
+        those stored last.
+        """
         path = self.file()
         if path is None:
             return _warn_once(f"{Path(self.name).stem}: no home folder to keep speeds in; set XDG_CACHE_HOME")
-        entries = {k: asdict(v) for k, v in self.load().items()} | {key: asdict(measured)}
+        entries = {k: asdict(v) for k, v in self.load().items() if k != key} | {key: asdict(measured)}
+        entries = dict([*entries.items()][-most if most else 0 :])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent) as folder:

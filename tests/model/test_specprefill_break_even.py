@@ -12,6 +12,7 @@ from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.specprefill import calibration, guards
 from vkprefill.specprefill.protection import Protected
 from vkprefill.specprefill.scorer import score_kind
+from vkprefill.specprefill.shares import KeptShares
 
 CAREFUL = replace(SPARSE, break_even=True)
 
@@ -45,12 +46,12 @@ def test_measured_speeds_decide(pair, prompt, meters, cache_home, no_measuring):
     target.prefill_per_s, target.decode_per_s, draft.decode_per_s = 100.0, 5.0, 1000.0
     for draft_speed, status in ((1e5, guards.ACTIVE), (165.0, guards.SKIPPED_BREAK_EVEN), (180.0, guards.ACTIVE)):
         draft.prefill_per_s = draft_speed  # saving 0.7 x 3 s against 300 / speed x 1.2
-        pair._shares = guards.KeptShares()
+        pair._shares = KeptShares()
         plan = pair.plan(prompt, config=CAREFUL)
         assert plan.report.status == status
         assert plan.report.dense_estimate_ms == pytest.approx(3000)
     draft.prefill_per_s, draft.decode_per_s = 1e5, 1.0
-    pair._shares = guards.KeptShares()
+    pair._shares = KeptShares()
     plan = pair.plan(prompt, config=CAREFUL)
     assert plan.report.reason == "scoring 300 tokens would take about 2003 ms and save 2100 ms"
 
@@ -61,7 +62,7 @@ def test_settings_beat_measured_speeds(pair, prompt, meters, cache_home, no_meas
     assert pair.plan(prompt, config=CAREFUL).report.status == guards.SKIPPED_BREAK_EVEN
     plan = pair.plan(prompt, config=replace(CAREFUL, draft_tokens_per_s=1e6))
     assert plan.report.status == guards.ACTIVE and plan.report.dense_estimate_ms == pytest.approx(3000)
-    pair._shares = guards.KeptShares()
+    pair._shares = KeptShares()
     plan = pair.plan(prompt, config=replace(CAREFUL, target_tokens_per_s=1.0))
     assert plan.report.status == guards.ACTIVE and plan.report.dense_estimate_ms == pytest.approx(300_000)
     careful = replace(CAREFUL, target_tokens_per_s=1.0, break_even_safety=1000)
@@ -104,6 +105,7 @@ def test_earlier_selections_are_expected_again(pair, prompt, meters, cache_home,
     for meter in meters:
         meter.prefill_per_s = meter.decode_per_s = 1000.0
     config = replace(CAREFUL, draft_tokens_per_s=1e9, keep_ratio=0.05, target_tokens_per_s=20, protect=((0, 300),))
+    config = replace(config, protect_question=False)
     assert pair.plan(prompt, config=config).report.status == guards.KEPT_ALL
     assert pair.plan(prompt, config=config).report.status == guards.SKIPPED_BREAK_EVEN
 
@@ -127,7 +129,7 @@ def test_calibration_is_measured_once_and_stored(pair, prompt, meters, cache_hom
     pair.plan(prompt, config=CAREFUL)
     path = cache_home / "vkprefill" / "calibration.json"
     stored = json.loads(path.read_text())
-    assert len(stored) == 2 and [p.name for p in path.parent.iterdir()] == [path.name]
+    assert len(stored) == 2 and sorted(p.name for p in path.parent.iterdir()) == [path.name, "shares.json"]
     for model in (pair.target, pair.draft):
         (key,) = [key for key in stored if model.path.name in key]
         for part in (model.device.info.name, model.device.info.driver, str(model.path.stat().st_size), model.kv_type):

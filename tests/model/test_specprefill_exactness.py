@@ -68,7 +68,7 @@ def test_dry_run(pair, prompt):
     pages = len(pair.target.runner.pool.free_pages)
     scored = pair.score(prompt)
     assert len(pair.target.runner.pool.free_pages) == pages
-    assert scored.importance.shape == (300,) and scored.chunk_scores.shape == (10,)
+    assert scored.importance.shape == (300,) and 10 <= len(scored.chunk_scores) < 20
     assert scored.kept.dtype == np.int32 and (np.diff(scored.kept) > 0).all()
     out = pair.prefill(prompt)
     assert out.kept.tolist() == scored.kept.tolist()

@@ -22,7 +22,7 @@ from vkprefill.specprefill.questions import Requests
 from vkprefill.specprefill.selection import boost, normalise, select
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
-BASE = Variant("", SpecPrefillConfig())
+BASE = Variant("", SpecPrefillConfig(chunk_align="tokens"))
 TOKENS = list(range(1000))  # 31 whole chunks and one of 8 tokens
 QUESTION_AT = 970  # in chunk 30
 IMPORTANCE = np.random.Generator(np.random.SFC64(1)).random(1000).astype(np.float32)
@@ -72,7 +72,7 @@ def test_random_chunks_follow_the_seed_and_ends_are_the_ends():
     selection = chosen(Budget("chunk", 0.2))
     one, same, other = (random_chunks(selection, random.Random(seed)) for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
-    ends = end_chunks(chosen(Budget("chunk", 0.2), replace(BASE, config=SpecPrefillConfig(protect_question=False))))
+    ends = end_chunks(chosen(Budget("chunk", 0.2), replace(BASE, config=replace(BASE.config, protect_question=False))))
     assert np.diff(ends).max() > 700 and (np.diff(ends) > 1).sum() == 1, "one gap in the middle"
 
 

@@ -7,15 +7,12 @@ import pytest
 from vkprefill.errors import VkPrefillError
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.guards import (
-    KeptShares,
     RequestFacts,
     Speeds,
     break_even,
-    estimate_kept,
     min_tokens_guard,
     tool_guard,
 )
-from vkprefill.specprefill.settings import SpecPrefillConfig
 
 SPEEDS = Speeds(draft_tokens_per_s=1000.0, draft_decode_tokens_per_s=50.0, target_tokens_per_s=250.0)
 
@@ -100,21 +97,6 @@ def test_min_tokens_guard():
     assert min_tokens_guard(8191, 8192) == "8191 new tokens, below min_tokens 8192"
 
 
-@pytest.mark.parametrize(
-    "settings, mean_share, expected",
-    [
-        ({}, None, 1200),  # 0.3 of 4000
-        ({}, 0.25, 1000),
-        ({}, 0.75, 2000),  # max_keep
-        ({"max_keep": 0}, 0.75, 3000),
-        ({"max_keep": 500}, None, 500),
-        ({"keep_ratio": 1.0}, 0.25, 4000),  # keeps all, whatever max_keep is
-    ],
-)
-def test_estimate_kept(settings, mean_share, expected):
-    assert estimate_kept(4000, SpecPrefillConfig(**settings), mean_share) == pytest.approx(expected)
-
-
 def test_break_even_by_hand():
     # scoring 4000 / 1000 + 8 / 50 = 4.16 s; saving (4000 - 1000) / 250 = 12 s; 12 / 4.16 = 2.88
     found = break_even(4000, 1000, 8, SPEEDS, safety=1.2)
@@ -139,37 +121,3 @@ def test_break_even_of_nothing_new():
 def test_break_even_refuses_speeds(name, speed):
     with pytest.raises(VkPrefillError, match=f"{name}: found {speed}, wanted a number above 0"):
         replace(SPEEDS, **{name: speed})
-
-
-def test_kept_shares_are_means():
-    shares, config = KeptShares(), SpecPrefillConfig()
-    assert shares.mean(config) is None
-    for share, mean in ((0.5, 0.5), (1.0, 0.75), (0.0, 0.5)):
-        shares.note(config, share)
-        assert shares.mean(config) == pytest.approx(mean)
-
-
-def test_kept_shares_of_other_settings_do_not_count():
-    """But guards do not change which tokens are chosen."""
-    shares, config = KeptShares(), SpecPrefillConfig()
-    shares.note(config, 0.25)
-    others = [{"keep_ratio": 0.9}, {"select_mode": "chunk"}, {"protect": ((0, 9),)}, {"tail": 1}, {"lookahead": 2}]
-    for settings in others:
-        other = replace(config, **settings)
-        assert shares.mean(other) is None
-        shares.note(other, 1.0)
-    assert shares.mean(config) == 0.25
-    same = replace(
-        config, min_tokens=5, tool_guard=False, tool_match="substrings", break_even=False, break_even_safety=3.0,
-        draft_tokens_per_s=4.0, target_tokens_per_s=5.0, on_error="error",
-    )  # fmt: skip
-    assert shares.mean(same) == 0.25
-
-
-def test_kept_shares_are_bounded():
-    shares = KeptShares()
-    for tail in range(2 * KeptShares.MAX_CHOICES):
-        shares.note(SpecPrefillConfig(tail=tail), 0.5)
-        shares.note(SpecPrefillConfig(), 0.5)
-    assert len(shares._means) == KeptShares.MAX_CHOICES
-    assert shares.mean(SpecPrefillConfig()) == 0.5 and shares.mean(SpecPrefillConfig(tail=1)) is None

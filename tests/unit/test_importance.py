@@ -191,7 +191,7 @@ def test_importance_that_is_not_finite_is_an_error(wrong):
 
 def test_negative_importance_is_an_error():
     with pytest.raises(VkPrefillError, match="importance: token 1 has -0.5, wanted at least 0"):
-        select(np.array([1.0, -0.5]), SpecPrefillConfig())
+        select(np.array([1.0, -0.5]), SpecPrefillConfig(chunk_align="tokens"))
 
 
 @pytest.mark.parametrize("values", [np.zeros(0), np.zeros((2, 2))])

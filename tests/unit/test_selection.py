@@ -1,15 +1,16 @@
 """Chunks and the choice among them, against values worked out by hand."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from vkprefill.errors import ShapeError
+from vkprefill.specprefill.layout import Layout
 from vkprefill.specprefill.selection import (
     Selection,
     chunk_bounds,
-    line_ends,
     select,
 )
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -20,9 +21,15 @@ def chunk_values(*scores: float, size: int = 32) -> np.ndarray:
     return np.repeat(np.array(scores, np.float32), size)
 
 
-def chosen(importance: np.ndarray, *, first: int = 0, line_ends=None, protected=(), **settings) -> Selection:
-    config = SpecPrefillConfig(**settings)
-    return select(importance, config, first=first, line_ends=line_ends, protected=protected)
+def chosen(importance: np.ndarray, *, first: int = 0, layout=None, protected=(), **settings) -> Selection:
+    """By tokens, as chunks are counted most easily, where nothing else is said."""
+    config = SpecPrefillConfig(**{"chunk_align": "tokens", **settings})
+    return select(importance, config, first=first, layout=layout, protected=protected)
+
+
+def layout(num_tokens: int, ends: Sequence[int] = ()) -> Layout:
+    """Of one-byte tokens, those at `ends` being line ends."""
+    return Layout([b"\n" if n in ends else b"x" for n in range(num_tokens)])
 
 
 # chunks
@@ -45,37 +52,10 @@ def test_chunk_bounds(num_tokens, chunk_size, first, expected):
     assert found.tolist() == expected and found.dtype == np.int32
 
 
-@pytest.mark.parametrize(
-    "ends, expected",
-    [
-        ([], [0, 32, 64, 80]),
-        ([23, 71], [0, 24, 72, 80]),  # places 24 and 72 are 8 tokens away
-        ([22, 72], [0, 32, 64, 80]),  # 9 away
-        ([29, 35], [0, 30, 64, 80]),  # 30 is nearer than 36
-        ([28, 34], [0, 29, 64, 80]),  # 29 and 35, as near: the earlier
-        ([31, 63], [0, 32, 64, 80]),
-        ([63, 33, 33], [0, 34, 64, 80]),
-        ([-1, 79, 200], [0, 32, 64, 80]),
-    ],
-)
-def test_line_ends_move_borders(ends, expected):
-    assert chunk_bounds(80, 32, ends).tolist() == expected
-
-
-def test_borders_that_meet_or_reach_an_end_are_fewer():
-    assert chunk_bounds(40, 8, [15]).tolist() == [0, 16, 32, 40]  # 8, 16 and 24 all move to 16
-    assert chunk_bounds(40, 32, [39]).tolist() == [0, 40]  # the end of the prompt ends a line
-    assert chunk_bounds(60, 8, [19], first=20).tolist() == [20, 36, 44, 52, 60]  # 28 moves to 20, where chunks start
-
-
-@pytest.mark.parametrize("arguments", [(0, 32, None, 0), (10, 0, None, 0), (10, 32, None, 10), (10, 32, None, -1)])
+@pytest.mark.parametrize("arguments", [(0, 32, 0), (10, 0, 0), (10, 32, 10), (10, 32, -1)])
 def test_chunk_bounds_refuse(arguments):
     with pytest.raises(ShapeError, match="chunks of"):
         chunk_bounds(*arguments)
-
-
-def test_line_ends_of_token_bytes():
-    assert line_ends([b"a", b";\n", b"\n\n", b"\n  ", b"", b"b"]).tolist() == [1, 2]
 
 
 # select
@@ -198,14 +178,55 @@ def test_chunk_larger_than_the_prompt():
 
 
 def test_lines():
-    importance = np.zeros(96)
+    importance = np.zeros(94)
     importance[30:62] = 1.0
-    found = chosen(importance, chunk_align="lines", line_ends=[29, 61])
-    assert found.chunk_bounds.tolist() == [0, 30, 62, 96]
-    assert found.kept_ranges == ((0, 4), (30, 62), (94, 96))
-    assert chosen(importance, line_ends=[29, 61]).chunk_bounds.tolist() == [0, 32, 64, 96]  # align "tokens"
-    with pytest.raises(ShapeError, match="line_ends: found none"):
-        chosen(importance, chunk_align="lines")
+    lines = layout(94, ends=[29, 61])
+    found = chosen(importance, chunk_align="lines", layout=lines)
+    assert found.chunk_bounds.tolist() == [0, 30, 62, 94]
+    assert found.kept_ranges == ((0, 4), (30, 62), (92, 94))
+    assert chosen(importance, layout=lines).chunk_bounds.tolist() == [0, 32, 64, 94]  # align "tokens"
+    for other in (None, layout(95)):
+        with pytest.raises(ShapeError, match="layout: wanted that of 94 tokens"):
+            chosen(importance, chunk_align="lines", layout=other)
+
+
+def test_a_share_of_lines_is_a_share_of_tokens():
+    ends = [19, 39, 44, 49, 54, 59, 79, 99]
+    importance = np.repeat(np.array([1, 1, 9, 8, 7, 6, 1, 1], np.float32), [20, 20, 5, 5, 5, 5, 20, 20])
+    options = dict(chunk_align="lines", chunk_size=5, select_mode="chunk", layout=layout(100, ends))
+    bounds = chosen(importance, **options, keep_ratio=0.1).chunk_bounds.tolist()
+    assert {40, 45, 50, 55, 60} <= set(bounds), bounds
+    for keep_ratio, last in ((0.1, 50), (0.11, 55), (0.2, 60)):
+        found = chosen(importance, **options, keep_ratio=keep_ratio)
+        assert found.kept_ranges == ((0, 4), (40, last), (98, 100))
+
+
+def test_no_character_is_cut():
+    texts = ["字".encode()[i : i + 1] for i in range(3)] * 100  # a character for three tokens
+    importance = np.random.default_rng(1).random(300)
+    cut = Layout(texts)
+    for settings in ({"chunk_size": 7}, {"tail": 4}, {"protect": ((100, 101), (151, 152))}, {"select_mode": "chunk"}):
+        found = chosen(importance, chunk_align="lines", layout=cut, protected=[(200, 202)], **settings)
+        assert all(start % 3 == 0 and end % 3 == 0 for start, end in found.kept_ranges), settings
+        assert {198, 199, 200, 201, 202, 203} <= set(found.kept.tolist()) and found.protected_n == 6
+    later = chosen(importance, chunk_align="lines", layout=cut, first=100)
+    assert later.kept[0] == 100 and all(end % 3 == 0 for _, end in later.kept_ranges)
+
+
+def test_the_block_of_a_wanted_line_goes_first_among_equal_scores():
+    functions = [b"def f():\n", *[b"    x\n"] * 3, b"\n", b"def g():\n", *[b"    y\n"] * 3, b"\n"]
+    importance = np.array([1, 1, 1, 1, 0, 1, 1, 9, 1.05, 0], np.float32)
+    options = dict(select_mode="chunk", chunk_size=1, keep_ratio=0.5, boost_first_n=0)
+    code = chosen(importance, chunk_align="lines", layout=Layout(functions), **options)
+    assert {5, 6, 7, 8} <= set(code.kept.tolist())
+    twice = np.tile(importance, 3)
+    twice[[17, 27]] = 1
+    found = chosen(twice, chunk_align="lines", layout=Layout(functions * 3), **{**options, "keep_ratio": 0.16})
+    assert found.kept_ranges == ((0, 4), (5, 9), (18, 19), (28, 30)), "the lines of 7 before 18"
+    much_better = twice.copy()
+    much_better[20:24] = 1.2
+    found = chosen(much_better, chunk_align="lines", layout=Layout(functions * 3), **{**options, "keep_ratio": 0.16})
+    assert found.kept_ranges == ((0, 4), (7, 8), (20, 24), (28, 30)), "no other line for one that is better"
 
 
 def test_protected_tokens_are_a_part_of_the_share():
@@ -264,11 +285,11 @@ def test_further_turn_chooses_new_tokens_only():
             chosen(importance, first=first)
 
 
-def plain_select(importance: np.ndarray, config: SpecPrefillConfig, ends: list[int], first: int) -> list[int]:
+def plain_select(importance: np.ndarray, config: SpecPrefillConfig, cut: Layout, first: int) -> list[int]:
     """The rules of `select` one chunk at a time, without its shortcuts."""
     num_tokens, new = len(importance), len(importance) - first
-    borders = ends if config.chunk_align == "lines" else None
-    bounds = chunk_bounds(num_tokens, config.chunk_size, borders, first).tolist()
+    by_lines = config.chunk_align == "lines"
+    bounds = chunk_bounds(num_tokens, config.chunk_size, first, cut if by_lines else None).tolist()
     chunks = [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
     order = sorted(range(len(chunks)), key=lambda i: (-np.float32(importance[chunks[i]].mean()), i))
     forced = {*range(first, first + 4), *range(num_tokens - max(2, config.tail), num_tokens)}
@@ -282,6 +303,9 @@ def plain_select(importance: np.ndarray, config: SpecPrefillConfig, ends: list[i
         return list(range(first, num_tokens))
     if config.select_mode == "chunk":
         count = math.ceil(round(config.keep_ratio * len(chunks), 6))
+        if by_lines:
+            sizes = np.cumsum([0, *(len(chunks[i]) for i in order)])
+            count = int(np.searchsorted(sizes, round(config.keep_ratio * new, 6)))
     else:
         count, total = 1, importance[first:].sum()
         while sum(importance[chunks[i]].sum() for i in order[:count]) < config.cumulative_mass * total - 1e-6 * total:
@@ -314,7 +338,8 @@ def test_random_choices_follow_the_rules():
             protect=((start, start + int(random.integers(1, 100))),) if random.random() < 0.3 else (),
         )
         ends = random.choice(num_tokens, num_tokens // 10, replace=False).tolist()
-        found = select(importance, config, line_ends=ends, first=first)
+        cut = layout(num_tokens, ends)
+        found = select(importance, config, layout=cut, first=first)
         kept = found.kept.tolist()
         where = f"{config}, {num_tokens} tokens from {first}"
 
@@ -325,6 +350,6 @@ def test_random_choices_follow_the_rules():
         assert all(b < c for (_, b), (c, _) in zip(found.kept_ranges, found.kept_ranges[1:], strict=False)), where
         if config.max_keep and config.keep_ratio < 1:
             assert len(kept) <= max(config.max_keep, len(found.forced)), where
-        again = select(importance.copy(), config, line_ends=ends[::-1], first=first)
+        again = select(importance.copy(), config, layout=cut, first=first)
         assert again.kept.tolist() == kept and again.kept_ranges == found.kept_ranges, where
-        assert kept == plain_select(importance.astype(np.float64), config, ends, first), where
+        assert kept == plain_select(importance.astype(np.float64), config, cut, first), where

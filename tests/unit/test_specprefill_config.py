@@ -18,7 +18,7 @@ NAMES = [setting.name for setting in SETTINGS]
 # setting: default, another value as text and as it is
 TABLE = {
     "chunk_size": (32, "64", 64),
-    "chunk_align": ("tokens", "lines", "lines"),
+    "chunk_align": ("lines", "tokens", "tokens"),
     "select_mode": ("mass", "chunk", "chunk"),
     "cumulative_mass": (0.85, "0.5", 0.5),
     "keep_ratio": (0.3, "1", 1.0),
@@ -200,6 +200,7 @@ def test_preset_fork():
         pool_size=1,
         max_keep=2000,
         protect_question=False,
+        chunk_align="tokens",
         window="auto",
         draft_context=8192,
         draft_tokens_per_s=600,

@@ -14,8 +14,9 @@ import numpy as np
 from vkprefill.display import printable
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.tasks import Task
+from vkprefill.specprefill.layout import layout_of
 from vkprefill.specprefill.protection import protected_of_tokens
-from vkprefill.specprefill.selection import Selection, boost, line_ends, normalise, select
+from vkprefill.specprefill.selection import Selection, boost, normalise, select
 from vkprefill.specprefill.setting_types import read
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.tokenizer import Tokenizer
@@ -107,8 +108,8 @@ def choose(importance: np.ndarray, task: Task, variant: Variant, budget: Budget,
     if variant.force_question:
         protected += ((task.question_at // config.chunk_size * config.chunk_size, len(ids)),)
     values = boost(normalise(importance, config.normalize), config)
-    ends = line_ends(tokenizer.token_bytes(t) for t in ids) if config.chunk_align == "lines" else None
-    return select(values, config, line_ends=ends, protected=protected, besides=found.opening)
+    layout = layout_of(tokenizer, ids) if config.chunk_align == "lines" else None
+    return select(values, config, layout=layout, protected=protected, besides=found.opening)
 
 
 def random_chunks(selection: Selection, rng: random.Random) -> np.ndarray:

@@ -54,10 +54,23 @@ def has_speed(model: Model) -> bool:
     return bool(measured.prefill_per_s and measured.decode_per_s) or _key(model) in SPEEDS.load()
 
 
+def file_key(model: Model) -> str:
+    """Of what a model's file makes alone, whatever device runs it."""
+    stat = model.path.stat()
+    return "|".join(map(str, (model.path.name, stat.st_size, stat.st_mtime_ns)))
+
+
 def _key(model: Model) -> str:
-    stat, info = model.path.stat(), model.device.info
-    file = model.path.name, stat.st_size, stat.st_mtime_ns
-    parts = info.name, info.driver, fingerprint(), *file, model.kv_type, model.precision, f"{_tokens(model)} tokens"
+    info = model.device.info
+    parts = (
+        info.name,
+        info.driver,
+        fingerprint(),
+        file_key(model),
+        model.kv_type,
+        model.precision,
+        f"{_tokens(model)} tokens",
+    )
     return "|".join(map(str, parts))
 
 

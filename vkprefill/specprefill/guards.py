@@ -4,12 +4,10 @@ A guard returns a sentence with the reason to prefill densely, or None. They are
 """
 
 import re
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from vkprefill.errors import VkPrefillError
-from vkprefill.specprefill.settings import SpecPrefillConfig
 
 DISABLED = "disabled"  # no draft, or switched off for this request
 SKIPPED_TOOL_GUARD = "skipped_tool_guard"
@@ -68,42 +66,6 @@ def min_tokens_guard(new_tokens: int, min_tokens: int) -> str | None:
     if new_tokens < min_tokens:
         return f"{new_tokens} new tokens, below min_tokens {min_tokens}"
     return None
-
-
-class KeptShares:
-    """Which share of the new tokens earlier selections kept, as a mean for each choice of settings: what one request
-    asks for says nothing about another's.
-    """
-
-    MAX_CHOICES = 64  # those used last are remembered
-
-    def __init__(self) -> None:
-        self._means: OrderedDict[SpecPrefillConfig, tuple[float, int]] = OrderedDict()  # with the number of selections
-
-    def note(self, config: SpecPrefillConfig, share: float) -> None:
-        """share: 0 to 1."""
-        mean, count = self._means.pop(config.choice, (0.0, 0))
-        self._means[config.choice] = mean + (share - mean) / (count + 1), count + 1
-        if len(self._means) > self.MAX_CHOICES:
-            self._means.popitem(last=False)
-
-    def mean(self, config: SpecPrefillConfig) -> float | None:
-        """None before the first selection with these settings."""
-        return self._means.get(config.choice, (None, 0))[0]
-
-
-def estimate_kept(new_tokens: int, config: SpecPrefillConfig, mean_share: float | None = None) -> float:
-    """How many of the new tokens a selection will keep, for the estimate before there is one.
-
-    Args:
-        new_tokens: of the prompt, held by no cache.
-        config: keep_ratio and max_keep count.
-        mean_share: 0 to 1, mean share of the new tokens that earlier selections kept; None before the first, then
-            keep_ratio stands for it.
-    """
-    share = config.keep_ratio if mean_share is None or config.keep_ratio == 1 else mean_share
-    kept = share * new_tokens
-    return min(kept, config.most_kept) if config.most_kept and config.keep_ratio < 1 else kept
 
 
 @dataclass(frozen=True)

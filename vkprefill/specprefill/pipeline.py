@@ -27,7 +27,8 @@ from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.token_input import checked_ids
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill import guards
-from vkprefill.specprefill.calibration import speed_of
+from vkprefill.specprefill.calibration import file_key, speed_of
+from vkprefill.specprefill.layout import layout_of
 from vkprefill.specprefill.plan import (
     Plan,
     RequestFacts,
@@ -41,8 +42,9 @@ from vkprefill.specprefill.plan import (
 )
 from vkprefill.specprefill.protection import Protected, protected_of_tokens
 from vkprefill.specprefill.scorer import Importance, Scorer, lookahead_steps, score_kind
-from vkprefill.specprefill.selection import boost, line_ends, normalise, select
+from vkprefill.specprefill.selection import boost, normalise, select
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.shares import KeptShares
 
 log = logging.getLogger("vkprefill")
 
@@ -84,7 +86,7 @@ class SpecPrefill:
         self.config = config or SpecPrefillConfig()
         self._scorer = Scorer(draft, conversations)
         self._memo: OrderedDict[bytes, Scored] = OrderedDict()
-        self._shares = guards.KeptShares()
+        self._shares = KeptShares(f"{file_key(target)}|{file_key(draft)}")
 
     def score(
         self,
@@ -115,15 +117,12 @@ class SpecPrefill:
         measured: Importance = self._scorer.score(token_ids, config, mark_at=mark_at, fresh=fresh, progress=progress)
         start = time.perf_counter()
         values = boost(normalise(measured.values, config.normalize), config)
-        ends = (
-            line_ends(self.target.tokenizer.token_bytes(t) for t in token_ids)
-            if config.chunk_align == "lines"
-            else None
-        )
-        selection = select(values, config, line_ends=ends, first=first, protected=ranges, besides=protected.opening)
+        layout = layout_of(self.target.tokenizer, token_ids) if config.chunk_align == "lines" else None
+        selection = select(values, config, layout=layout, first=first, protected=ranges, besides=protected.opening)
         scored = Scored(
             measured.values, selection, measured.score_ms, measured.lookahead_ms, (time.perf_counter() - start) * 1e3
         )
+        self._shares.note(config, selection, len(token_ids) - first)
         self._memo[key] = scored
         while len(self._memo) > MEMO_SIZE:
             self._memo.popitem(last=False)
@@ -155,14 +154,17 @@ class SpecPrefill:
         if asked.kept_ranges is not None:
             return plan_as_given(dense, asked, config, self.target.tokenizer, token_ids)
         try:
-            if skipped := self._guard(token_ids, config, asked.facts, report):
+            protected = asked.protected
+            if protected is None:
+                protected = protected_of_tokens(self.target.tokenizer, token_ids)
+            if skipped := self._guard(token_ids, config, asked.facts, protected, report):
                 report.status, report.reason = skipped
                 return finish_plan(dense, dense.kept, None)
             scored = self.score(
                 token_ids,
                 config,
                 first=cached_n,
-                protected=asked.protected,
+                protected=protected,
                 mark_at=mark_at,
                 fresh=fresh,
                 progress=progress,
@@ -175,7 +177,6 @@ class SpecPrefill:
             return finish_plan(dense, dense.kept, None)
         report.score_ms, report.lookahead_ms, report.select_ms = scored.score_ms, scored.lookahead_ms, scored.select_ms
         dense.importance, dense.selection = scored.importance, scored.selection
-        self._shares.note(config, len(scored.kept) / new)
         return finish_plan(
             dense, scored.kept.astype(np.int64), choice_reason(scored.selection, new, config, "the draft")
         )
@@ -228,7 +229,12 @@ class SpecPrefill:
         return ids
 
     def _guard(
-        self, token_ids: Sequence[int], config: SpecPrefillConfig, facts: RequestFacts, report: SpecPrefillReport
+        self,
+        token_ids: Sequence[int],
+        config: SpecPrefillConfig,
+        facts: RequestFacts,
+        protected: Protected,
+        report: SpecPrefillReport,
     ) -> tuple[str, str] | None:
         """(status, reason) of the first guard that applies. What the last one estimates goes into the report."""
         new = report.prompt_n - report.cached_n
@@ -237,7 +243,7 @@ class SpecPrefill:
         if reason := guards.min_tokens_guard(new, config.min_tokens):
             return guards.SKIPPED_MIN_TOKENS, reason
         if config.break_even and config.keep_ratio < 1:
-            expected = guards.estimate_kept(new, config, self._shares.mean(config))
+            expected = self._shares.expected(config, new, protected.count(config, report.cached_n, report.prompt_n))
             speeds = self._speeds(config)
             lookahead = lookahead_steps(config, self.draft)
             estimate = guards.break_even(new, expected, lookahead, speeds, config.break_even_safety)

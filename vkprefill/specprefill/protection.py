@@ -53,6 +53,13 @@ class Protected:
         few = sum(end - start for start, end in found) <= OF_SHARE * share
         return found if few else self.fixed + self.question.heart
 
+    def count(self, config: SpecPrefillConfig, first: int, num_tokens: int) -> int:
+        """How many of the tokens from `first` on are protected."""
+        tokens: set[int] = set()
+        for start, end in self.ranges(config, num_tokens - first):
+            tokens.update(range(max(start, first), end))
+        return len(tokens)
+
 
 def protected_of_chat(
     prompt: Rendered, render: Render, messages: Sequence[Message], tools: object = None, *, continued: bool = False

@@ -8,19 +8,20 @@ Every function is a pure one: the same input gives the same output. Sums are tak
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vkprefill.errors import ShapeError, VkPrefillError
+from vkprefill.specprefill.layout import Layout
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 FIRST_KEPT = 4  # attention sinks, or the marker that opens a turn
 LAST_KEPT = 2  # the logits come from the last
 LEAST_KEPT_DIVISOR = 10  # at least a tenth of the tokens,
 LEAST_KEPT_RANGE = (4, 128)  # but for short and long prompts
-LINE_REACH = 8  # tokens that a border may move to a line end
+NEARLY_EQUAL = 1.125  # of scores whose order the block of code decides
 ROUNDING = 1e-9  # relative; 0.07 x 100 chunks are 7, not the 8 that float64 would round up to
 
 Ranges = Sequence[tuple[int, int]]
@@ -178,19 +179,14 @@ def boost(importance: np.ndarray, config: SpecPrefillConfig) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def chunk_bounds(
-    num_tokens: int, chunk_size: int, line_ends: Sequence[int] | None = None, first: int = 0
-) -> np.ndarray:
-    """Cut tokens `first` to T - 1 into chunks; the last may be short.
-
-    With line ends, each border moves to the nearest place after one, if that is at most 8 tokens away (the earlier of
-    two as near). Borders that meet are one, and one that reaches either end is none, so chunks may be longer.
+def chunk_bounds(num_tokens: int, chunk_size: int, first: int = 0, layout: Layout | None = None) -> np.ndarray:
+    """Cut tokens `first` to T - 1 into chunks; the last may be short. With a layout, where it says.
 
     Args:
         num_tokens: T, at least 1.
         chunk_size: in tokens, at least 1.
-        line_ends: positions of tokens that end a line, in any order; None to leave the borders.
         first: 0 to T - 1; where the first chunk starts.
+        layout: of the prompt.
 
     Returns:
         int32 [n + 1], rising from `first` to T: chunk i has the tokens bounds[i] up to bounds[i + 1].
@@ -200,22 +196,16 @@ def chunk_bounds(
             f"chunks of {chunk_size} tokens from {first} of {num_tokens}: wanted chunks of 1 or more, "
             "and a first token below their number"
         )
-    borders = np.arange(first + chunk_size, num_tokens, chunk_size)
-    if line_ends is not None and len(line_ends) and len(borders):
-        starts = np.unique(np.asarray(line_ends, np.int64)) + 1
-        after = np.searchsorted(starts, borders)
-        left, right = starts[np.maximum(after - 1, 0)], starts[np.minimum(after, len(starts) - 1)]
-        nearest = np.where(abs(borders - left) <= abs(right - borders), left, right)
-        borders = np.where(abs(nearest - borders) <= LINE_REACH, nearest, borders)
-        borders = borders[(borders > first) & (borders < num_tokens)]
-    return np.unique([first, *borders, num_tokens]).astype(np.int32)
+    if layout is not None:
+        return layout.bounds(chunk_size, first)
+    return np.array([*range(first, num_tokens, chunk_size), num_tokens], np.int32)
 
 
 def select(
     importance: np.ndarray,
     config: SpecPrefillConfig,
     *,
-    line_ends: Sequence[int] | None = None,
+    layout: Layout | None = None,
     first: int = 0,
     protected: Ranges = (),
     besides: Ranges = (),
@@ -224,14 +214,17 @@ def select(
 
     1. Forced: the first 4 and last 2 tokens, the last `tail`, the ranges of the setting `protect`, those of `besides`,
        and those that are `protected` (what of them there is).
-    2. Chunks by falling mean importance, the earlier first of equal ones. "mass": until their importance and that of
-       the protected tokens add up to cumulative_mass of the whole. "chunk": until they and the protected tokens are as
-       many as the tokens of the ceil(keep_ratio x chunks) best chunks. So protected tokens are a part of what is asked
-       for, chosen first; the other forced ones come on top. At least one chunk in mode "mass", unless some are
-       protected.
+    2. Chunks by falling mean importance, the earlier first of equal ones (`_order` says more for chunk_align "lines").
+       "mass": until their importance and that of the protected tokens add up to cumulative_mass of the whole; at least
+       one chunk, unless some tokens are protected. "chunk": until they and the protected tokens are as many as the
+       tokens of the ceil(keep_ratio x chunks) best chunks; with chunk_align "lines", whose chunks differ in length,
+       until they are keep_ratio of the tokens. So protected tokens are a part of what is asked for, chosen first; the
+       other forced ones come on top.
     3. Further chunks in that order while fewer than min(128, max(4, T / 10)) tokens are kept.
     4. Chunks dropped from the end of that order while more than max_keep tokens are kept. Forced tokens stay, even
        where they alone are more; a chunk is never cut, so a max_keep below a chunk leaves the forced ones.
+
+    With chunk_align "lines" no character is cut: of one that is kept in part, all tokens are.
 
     Step 4 wins over 3. A keep_ratio of 1 keeps every token in both modes, whatever max_keep is: it asks for the dense
     prefill.
@@ -239,7 +232,7 @@ def select(
     Args:
         importance: float [T], at least 0, normalised and boosted.
         config: the settings.
-        line_ends: for chunk_align "lines": positions of tokens that end a line; see `line_ends`.
+        layout: of the prompt, for chunk_align "lines".
         first: 0 to T - 1; tokens before it are held by a cache already. Only those from here on are chosen, T in the
             rules above is their number, and the first 4 are the first of them.
         protected, besides: (start, end) pairs.
@@ -249,20 +242,23 @@ def select(
 
     Raises:
         VkPrefillError: importance that is not finite or below 0.
-        ShapeError: an empty prompt, a `first` beyond it, chunk_align "lines" without line ends.
+        ShapeError: an empty prompt, a `first` beyond it, chunk_align "lines" without a layout.
     """
     values = _importance(importance)
     if values.min() < 0:
         raise VkPrefillError(f"importance: token {values.argmin()} has {values.min():g}, wanted at least 0")
-    if config.chunk_align == "lines" and line_ends is None:
-        raise ShapeError("line_ends: found none, wanted the positions of line ends for chunk_align lines")
-    bounds = chunk_bounds(len(values), config.chunk_size, line_ends if config.chunk_align == "lines" else None, first)
+    layout = layout if config.chunk_align == "lines" else None
+    if config.chunk_align == "lines" and (layout is None or len(layout) != len(values)):
+        raise ShapeError(f"layout: wanted that of {len(values)} tokens for chunk_align lines")
+    bounds = chunk_bounds(len(values), config.chunk_size, first, layout)
     sizes = np.diff(bounds)
     sums = np.add.reduceat(values, bounds[:-1])
     scores = (sums / sizes).astype(np.float32)  # rounded, so that equal tokens make equal chunks of any size
-    order = np.argsort(-scores, kind="stable")
+    order = _order(scores, bounds, layout, config.chunk_size)
     held = _mask(len(values), protected, first)
     forced = _forced(len(values), first, config) | _mask(len(values), besides, first) | held
+    if layout is not None:
+        held, forced = (np.where(np.arange(len(values)) < first, False, layout.widened(m)) for m in (held, forced))
 
     def rising(amounts: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """[n + 1]: the amounts [T] of all in the mask and of the first 0 to n chunks of the order, each token once."""
@@ -276,7 +272,8 @@ def select(
     else:
         if config.select_mode == "chunk":
             num_chunks = math.ceil(config.keep_ratio * len(order) * (1 - ROUNDING))
-            chosen = np.searchsorted(rising(ones, held), sizes[order[:num_chunks]].sum())
+            share = sizes[order[:num_chunks]].sum() if layout is None else config.keep_ratio * sizes.sum()
+            chosen = np.searchsorted(rising(ones, held), share * (1 - ROUNDING))
         else:
             enough = config.cumulative_mass * sums.sum() * (1 - ROUNDING)
             chosen = max(0 if held.any() else 1, np.searchsorted(rising(values, held), enough))
@@ -293,9 +290,23 @@ def select(
     return Selection(_positions(keep), _ranges(keep), _positions(forced), bounds, scores, int(held.sum()), capped_n)
 
 
-def line_ends(token_texts: Iterable[bytes]) -> np.ndarray:
-    """Positions of the tokens whose bytes end with a newline: int32, rising."""
-    return np.array([t for t, text in enumerate(token_texts) if text.endswith(b"\n")], np.int32)
+def _order(scores: np.ndarray, bounds: np.ndarray, layout: Layout | None, chunk_size: int) -> np.ndarray:
+    """int [n]: chunks, best first, the earlier of equal ones. With a layout, scores within an eighth of each other are
+    taken for equal where some text is indented: of such chunks those come first that share a block of code with a
+    better one, then those with the better score.
+    """
+    order = np.argsort(-scores, kind="stable")
+    blocks = None if layout is None else layout.blocks(chunk_size)
+    if blocks is None or blocks.max() < 0:
+        return order
+    best = np.zeros(blocks.max() + 2)  # of each block; the last stands for none
+    inside = [np.unique(blocks[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
+    for score, numbers in zip(scores, inside, strict=True):
+        best[numbers] = np.maximum(best[numbers], score)
+    best[-1] = 0
+    wanted = np.array([best[numbers].max() for numbers in inside])
+    level = np.floor(np.log(np.maximum(scores, np.finfo(np.float32).tiny)) / math.log(NEARLY_EQUAL))
+    return np.lexsort((np.arange(len(scores)), -scores, -wanted, -level))
 
 
 def _forced(num_tokens: int, first: int, config: SpecPrefillConfig) -> np.ndarray:

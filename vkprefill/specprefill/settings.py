@@ -43,6 +43,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "pool_size": 1,
         "max_keep": AUTO_MAX_KEEP,
         "protect_question": False,
+        "chunk_align": "tokens",
         "window": "auto",
         "draft_context": 8192,
         "draft_tokens_per_s": 600.0,
@@ -72,7 +73,10 @@ class SpecPrefillConfig:
     # selection
     chunk_size: int = _setting(32, Whole(1, MAX_TOKENS), "tokens of a chunk, kept or dropped as a whole", "SP_CHUNK")
     chunk_align: str = _setting(
-        "tokens", Choice(("tokens", "lines")), "lines: borders of chunks move to the nearest line end within 8 tokens"
+        "lines",
+        Choice(("tokens", "lines")),
+        "lines: borders of chunks stand at line ends, at sentences in lines longer than a chunk, never in a character; "
+        "tokens: every chunk_size tokens, as in the fork",
     )
     select_mode: str = _setting(
         "mass", Choice(("mass", "chunk")), "keep chunks up to cumulative_mass, or keep_ratio of them", "SP_SELECT_MODE"
