@@ -4,6 +4,7 @@
     python -m tools.amd_compile --family navi21 --json
     python -m tools.amd_compile --icd FILE --update    store the table in benchmarks/amd_compile.json
     python -m tools.amd_compile --newest --update      that of newest Mesa (make setup-780m)
+    python -m tools.amd_compile --newest --family gfx1150 --update       the Radeon 890M; gfx1151 the 8060S
 
 RADV (Mesa's driver for AMD GPUs) makes a device without hardware when RADV_FORCE_FAMILY names a GPU; its compiler is
 the real one. From Mesa 26 on it makes none: the emulated 780M takes its place. What is compiled is what the product
@@ -31,14 +32,18 @@ from vkprefill.vulkan.companion import DOT2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--icd", type=Path, help="RADV's ICD file (default: the installed one)")
-    parser.add_argument("--family", default=FAMILY, help=f"GPU family in Mesa's words (default: {FAMILY})")
-    parser.add_argument("--newest", action="store_true", help="the driver of make setup-780m, for the Radeon 780M")
+    parser.add_argument(
+        "--family",
+        default=FAMILY,
+        help=f"GPU family in Mesa's words, or with --newest a chip of the emulator (default: {FAMILY})",
+    )
+    parser.add_argument("--newest", action="store_true", help="the driver of make setup-780m")
     parser.add_argument("--only", default="", help="only shaders whose name starts so")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("--update", action="store_true", help=f"store the table in {TABLE.parent.name}/{TABLE.name}")
     arguments = parser.parse_args()
-    if arguments.newest and (arguments.icd or arguments.family != FAMILY):
-        sys.exit("amd_compile: --newest has a driver and a GPU of its own, not with --icd or --family")
+    if arguments.newest and arguments.icd:
+        sys.exit("amd_compile: --newest has a driver of its own, not with --icd")
     icd = None if arguments.newest else arguments.icd or find_icd()
     if icd is None and not arguments.newest:
         sys.exit("amd_compile: RADV is not installed (package mesa-vulkan-drivers); give its ICD file with --icd")

@@ -60,6 +60,21 @@ def test_registers_hold_all(table):
     assert [(name(p), p["scratch"]) for p in table["pipelines"] if p["scratch"]] == []
 
 
+@pytest.mark.parametrize(("chip", "name"), [("gfx1150", "890M"), ("gfx1151", "8060S"), ("gfx1", None)])
+def test_other_chips(cases, chip, name):
+    """Of the emulator; the forms of half precision with whole shapes of models."""
+    if not compiler.PYTHON_780M.exists():
+        pytest.skip("the emulated Radeon 780M is not set up (make setup-780m)")
+    if name is None:
+        with pytest.raises(RuntimeError, match=f"{chip} is not among the chips"):
+            compiler.compile_all(None, chip, [])
+        return
+    some = [c for c in cases if c["shader"] in ("gated_norm_half", "matmul_hybrid_half_q4_k", "attention_half")]
+    compiled = compiler.compile_all(None, chip, some)
+    assert name in compiled["device"] and compiled["family"] == chip and len(compiled["pipelines"]) == len(some) > 3
+    test_registers_hold_all(compiled)
+
+
 def test_inner_loops_are_found(table):
     """Where the compiler leaves the loops as they are in the source, which those of these kernels ask for."""
     counted = re.compile("attention_(f|half|dot2)|matmul_|matvec_(?!rows_)")

@@ -19,6 +19,7 @@ PYTHON_780M = (
     ROOT / "build" / "780m" / "venv" / "bin" / "python"
 )  # on newest Mesa and the emulated 780M; make setup-780m
 FAMILY = "phoenix"  # the Radeon 780M
+CHIP = "gfx1103"  # as the emulator calls it; others have no other name here
 OLD_NAMES = {"phoenix": "GFX1103_R1"}  # before Mesa 24
 CHILD_TIMEOUT = 600
 MAX_WAVES = 16  # of a SIMD
@@ -49,6 +50,8 @@ def _run_child(icd: Path | None, family: str, jobs: list[dict], *, wave64: bool 
     environment |= {"RADV_DEBUG": "nocache", "MESA_SHADER_CACHE_DISABLE": "true", "PYTHONPATH": str(ROOT)}
     if icd:
         environment |= {"VK_ICD_FILENAMES": str(icd), "VK_DRIVER_FILES": str(icd), "RADV_FORCE_FAMILY": family}
+    else:
+        environment["EMU_CHIP"] = CHIP if family == FAMILY else family
     if not wave64:
         ask_for_waves_of_32(environment)
     command = [sys.executable if icd else PYTHON_780M, "-m", "tools.amd.null_device"]
@@ -74,7 +77,8 @@ def _run_child(icd: Path | None, family: str, jobs: list[dict], *, wave64: bool 
 def compile_all(icd: Path | None, family: str, wanted: list[dict]) -> dict:
     """The table of `wanted` cases on one GPU: {mesa, family, device, date, pipelines}.
 
-    icd: of a driver that makes devices without hardware, as Mesa did before 26; None: newest Mesa, the emulated device.
+    icd: of a driver that makes devices without hardware, as Mesa did before 26; None: newest Mesa, the emulated device,
+    for which the family is FAMILY or the name of another chip that the emulator has (gfx1150, gfx1151, gfx1100).
     Raises RuntimeError where the driver has no device of this family.
     """
     if icd is None and not PYTHON_780M.exists():

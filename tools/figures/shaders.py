@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tools.amd.compiler import FAMILY
 from tools.figures.compare import data, said, tables
 
 # By version of Mesa that issues in pairs. 26 pairs less in the form that the profile does not take.
@@ -19,9 +20,8 @@ def compiled_differences(documents: dict[str, str]) -> Iterator[str]:
     """amd_compile.json against what README.md says of it, and what holds for every stored table."""
     stored = data("amd_compile.json")["tables"]
     newest = max((t["mesa"] for t in stored), key=lambda mesa: [int(n) for n in mesa.split(".")])
-    pipelines = [(t["mesa"], p) for t in stored for p in t["pipelines"]]
-    for mesa, p in pipelines:
-        name = f"amd_compile.json, Mesa {mesa}: {p['shader']} {p['constants']}"
+    for mesa, family, p in ((t["mesa"], t["family"], p) for t in stored for p in t["pipelines"]):
+        name = f"amd_compile.json, Mesa {mesa}, {family}: {p['shader']} {p['constants']}"
         if p["vgpr_spills"]:
             yield f"{name}: {p['vgpr_spills']} vector registers spilled, wanted none"
         if p["shader"].startswith("matmul_") and (p["sgpr_spills"] or p["seconds"] > 2):
@@ -30,7 +30,8 @@ def compiled_differences(documents: dict[str, str]) -> Iterator[str]:
         few = FEW_INSTRUCTIONS.get(mesa.partition(".")[0], "")
         if re.fullmatch(few, p["shader"]) and valu > MOST_VALU[p["wave"]]:
             yield f"{name}: {valu} vector instructions a multiply-add, wanted at most {MOST_VALU[p['wave']]}"
-    latest = [p for mesa, p in pipelines if mesa == newest and p["shader"].startswith("matmul_hybrid_")]
+    of_780m = [p for t in stored if (t["mesa"], t["family"]) == (newest, FAMILY) for p in t["pipelines"]]
+    latest = [p for p in of_780m if p["shader"].startswith("matmul_hybrid_")]
     latest = [p for p in latest if p["wave"] == 32 and "loops" in p and "_half_" not in p["shader"]]
     dot2 = [p for p in latest if "_dot2_" in p["shader"]]
     latest = [p for p in latest if p not in dot2]
