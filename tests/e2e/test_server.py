@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import vkprefill
-from tests.e2e.conftest import DEMO, PATIENCE_S
+from tests.e2e.conftest import DEMO, PATIENCE_S, TINY
 from tests.reference.fixtures import model_path
 
 httpx = pytest.importorskip("httpx")
@@ -450,10 +450,10 @@ def test_drafts_change_no_answer(gpu):
 
 
 def test_drafts_that_the_file_cannot_make(gpu):
-    with ServerProcess("-c", 1024, "--no-specprefill", "--spec-type", "draft-mtp", wait=False) as server:
+    with ServerProcess("-m", TINY, "-c", 1024, "--no-specprefill", "--spec-type", "draft-mtp", wait=False) as server:
         assert server.process.wait(PATIENCE_S) == 1
         assert (
-            "Error: drafts of type draft-mtp: target.gguf was loaded without a multi-token-prediction block; wanted"
+            "Error: drafts of type draft-mtp: tiny-a-f32.gguf was loaded without a multi-token-prediction block; wanted"
             in server.stderr
         )
         assert "Traceback" not in server.stderr

@@ -1,5 +1,7 @@
 """Answers with drafts, by lookup and through the public interface: those without."""
 
+from dataclasses import replace
+
 import pytest
 
 import vkprefill
@@ -63,14 +65,24 @@ def test_fewer_runs_than_tokens(tiny, prompt, monkeypatch):
 @pytest.mark.parametrize("case", EACH)
 def test_answers_of_the_built_in_model(built_in, case, sampling):
     """With an end of the answer, also where it was drafted: nothing after it is run."""
-    kinds = [NGRAM, *([BY_BLOCK] if built_in.has_mtp else [])]
     plain, *drafted = (
         vkprefill.generate(built_in, case.messages, max_tokens=48, sampling=sampling, decode=decode)
-        for decode in (SpecDecodeConfig("none"), *kinds)
+        for decode in (SpecDecodeConfig("none"), NGRAM, BY_BLOCK)
     )
     for found in drafted:
         assert (found.text, found.token_ids) == (plain.text, plain.token_ids)
         assert (found.finish_reason, found.timings.predicted_n) == (plain.finish_reason, plain.timings.predicted_n)
+
+
+def test_the_built_in_block_knows_what_comes(built_in):
+    """It was trained to: of three tokens a round two or more are right, over answers of its kind. At random: none."""
+    answers = [
+        vkprefill.generate(built_in, case["user"], sampling=GREEDY, decode=replace(BY_BLOCK, n_max=3))
+        for case in PROMPTS[:6]
+    ]
+    drafted, accepted = (sum(getattr(a.timings, n) for a in answers) for n in ("draft_n", "draft_n_accepted"))
+    assert [a.text for a in answers] == [case["answer"] for case in PROMPTS[:6]]
+    assert accepted >= 2 / 3 * drafted and drafted >= 2 * len(answers)
 
 
 def test_over_a_scored_prefill(built_in, built_in_draft):
@@ -79,16 +91,17 @@ def test_over_a_scored_prefill(built_in, built_in_draft):
     case = max(PROMPTS[:20], key=lambda case: case["n_tokens"])
     results = [
         vkprefill.generate(built_in, case["user"], draft=built_in_draft, spec=spec, decode=SpecDecodeConfig(kind))
-        for kind in ("none", "ngram")
+        for kind in ("none", "ngram", "draft-mtp")
     ]
-    assert results[0].text == results[1].text == case["answer"]
-    assert results[1].specprefill.status == "active" and results[1].timings.draft_n_accepted > 0
+    assert [result.text for result in results] == 3 * [case["answer"]]
+    for result in results[1:]:
+        assert result.specprefill.status == "active" and result.timings.draft_n_accepted > 0
 
 
 def test_sessions(built_in):
     """Turns with drafts are the turns without, with the same marks to go on from."""
     runs = []
-    for decode in (SpecDecodeConfig("none"), NGRAM):
+    for decode in (SpecDecodeConfig("none"), NGRAM, BY_BLOCK):
         session, messages, found = Session(built_in, decode=decode), [], []
         for question in (PROMPTS[0]["user"], "And once more?", "Which pet does Robert keep?"):
             messages.append({"role": "user", "content": question})
@@ -97,7 +110,7 @@ def test_sessions(built_in):
             found.append((answer.token_ids, answer.timings.cache_n, answer.timings.prompt_n, list(session.prompt)))
         runs.append(found)
         session.close()
-    assert runs[0] == runs[1]
+    assert runs[0] == runs[1] == runs[2]
 
 
 def test_an_answer_that_is_dropped_inside_a_round(tiny, prompt, answers, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 import vkprefill
 from vkprefill import SamplingConfig, Session
+from vkprefill.vulkan.program import Program
 
 GREEDY = SamplingConfig(temperature=0.0)
 DEMO = Path(__file__).parent.parent / "data" / "demo_prompts.jsonl"
@@ -76,11 +77,16 @@ def test_interrupted_turn(session, monkeypatch, when):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def stopped(count: int, record=session.model.runner.rows_program) -> Program:
+        program = record(count)
+        patch.setattr(program, "run", stop)
+        return program
+
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if when == "prefill":
             session.generate(turn, max_tokens=LIMIT, sampling=GREEDY, progress=stop)
         if when == "decode":
-            patch.setattr(session.model.runner.decode_program, "run", stop)
+            patch.setattr(session.model.runner, "rows_program", stopped)
         for _ in session.stream(turn, max_tokens=LIMIT, sampling=GREEDY):
             if when == "answer":
                 raise KeyboardInterrupt

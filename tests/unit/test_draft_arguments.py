@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
-from vkprefill.drafting.drafters import check_drafts
+from vkprefill.drafting.drafters import Drafting, check_drafts
 from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.drafter import Drafter
 from vkprefill.engine.model import Model
@@ -79,3 +79,11 @@ def test_types_in_either_order():
     add_drafting_options(parser)
     for kind in ("draft-mtp,ngram", "ngram,draft-mtp"):
         assert drafting_config(parser.parse_args(["--spec-type", kind])).type == "draft-mtp,ngram"
+
+
+@pytest.mark.parametrize("drafted", [[5, 2, 5], [2, 5, 2], [5, 5, 2], [5, 5, 5]], ids=str)
+def test_nothing_is_drafted_after_the_end_of_an_answer(drafted):
+    """Token 2 ends it. A draft is not short because it ends there."""
+    model = SimpleNamespace(draft=lambda *_: drafted)
+    drafting = Drafting([model], SpecDecodeConfig("draft-mtp", n_min=3), ends={2, 7})
+    assert drafting.propose(1, object(), 3) == drafted[: drafted.index(2) + 1 if 2 in drafted else 3]

@@ -82,8 +82,8 @@ class CountedProgram(Program):
 
 def count(job: dict, device: Device) -> list[dict]:
     """Rows of a job's calls, in the order in which the kernels first ran."""
-    # On an open device: nothing is timed, so that no program depends on how fast the emulator is.
-    options = {"max_context": job["context"], "prefill_chunk": job["chunk"], "precision": job["precision"]}
+    # On an open device: nothing is timed, so that no program depends on how fast the emulator is. The trunk alone.
+    options = {"max_context": job["context"], "prefill_chunk": job["chunk"], "precision": job["precision"], "mtp": None}
     with load(job["model"], device, **options) as model:
         cache, token = model.new_cache(), 0
         CountedProgram.rows = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -30,7 +30,7 @@ class Drafter(Protocol):
 class Drafting:
     """The drafts of one answer: of several drafters the first that has one counts. Without any: plain decoding.
 
-    depth: how many tokens to draft; it outlives the answer.
+    depth: how many tokens to draft; it outlives the answer. ends: tokens that nothing is drafted after.
     """
 
     def __init__(
@@ -38,8 +38,9 @@ class Drafting:
         drafters: Sequence[Drafter] = (),
         config: SpecDecodeConfig = NO_DRAFTS,
         depth: Depth | None = None,
+        ends: Collection[int] = (),
     ) -> None:
-        self._drafters, self._config = drafters, config
+        self._drafters, self._config, self._ends = drafters, config, ends
         self._depth = depth or Depth(config.n_max, config.n_min, config.adaptive)
 
     def propose(self, token_id: int, cache: Cache, most: int) -> list[int]:
@@ -50,7 +51,8 @@ class Drafting:
         for drafter in self._drafters:
             drafted = drafter.draft(token_id, cache, count, self._config.p_min)
             if len(drafted) >= max(1, self._config.n_min):
-                return drafted
+                end = next((i for i, token in enumerate(drafted, 1) if token in self._ends), None)
+                return drafted[:end]
         return []
 
     def note(self, drafted: int, accepted: int, seconds: float) -> None:
@@ -90,4 +92,5 @@ def drafting_for(model: Model, config: SpecDecodeConfig, prompt: Sequence[int], 
         return Drafting()
     least = LEAST_ALONE if sources == (NGRAM,) else LEAST_BESIDE
     made = {NGRAM: lambda: NGramDrafter(prompt, num_rows, least), MTP: lambda: model.drafter(config.head_rows)}
-    return Drafting([made[source]() for source in sources], config, depth_of(model, config))
+    ends = model.tokenizer.eog_token_ids
+    return Drafting([made[source]() for source in sources], config, depth_of(model, config), ends)
