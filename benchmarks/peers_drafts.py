@@ -38,7 +38,7 @@ PROMPTS = (
 DRAFTS = (1, 2, 3, 4)
 TOKENS = 48  # of an answer, at least
 CONTEXT = 512
-TRIES, END = 20, b"\n\n\n\n"
+TRIES, END = 100, b"\n\n\n\n"
 NOT_SHOWN = re.compile(rb"\[PAD\d+\]|\0")  # by llama.cpp: tokens without a text of their own, and NUL
 HEADER = ("model", "drafts", "same answers", "tokens", "drafted", "accepted", "by llama.cpp: drafted", "accepted")
 
