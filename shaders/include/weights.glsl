@@ -38,10 +38,10 @@ layout(push_constant) uniform Push {
 #include "quant_iq4_nl.glsl"
 #elif defined(WEIGHT_IQ4_XS)
 #include "quant_iq4_xs.glsl"
-#elif defined(WEIGHT_Q2_K)
-#include "quant_q2_k.glsl"
-#elif defined(WEIGHT_Q3_K)
-#include "quant_q3_k.glsl"
+#elif !defined(WEIGHT_Q4_K) && \
+    !defined(WEIGHT_Q5_K) && \
+    !defined(WEIGHT_Q6_K)
+#include "few_bits.glsl"
 #elif defined(WEIGHT_Q4_K)
 #include "quant_q4_k.glsl"
 #elif defined(WEIGHT_Q5_K)

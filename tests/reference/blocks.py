@@ -23,6 +23,7 @@ _SCALE_OFFSETS = {
     "Q6_K": (208, None),
     "IQ4_NL": (0, None),
     "IQ4_XS": (0, None),
+    "MXFP4": (0, None),
 }
 # Minimum as a multiple of the scale that centres the values: half the largest quant. The K formats subtract it.
 _CENTRE = {"Q4_1": -7.5, "Q5_1": -15.5, "Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}
@@ -51,6 +52,8 @@ def random_blocks(rng: np.random.Generator, rows: int, cols: int, type: str, std
         return values.view(np.uint8)
 
     data = rng.integers(0, 256, (rows, cols // block_length, block_bytes), np.uint8)
+    if type == "MXFP4":
+        std *= 1.45  # what is lost where scales are rounded down, in the mean square
     scales = std / _unit_std(type) * rng.uniform(0.5, 1.4, data.shape[:2])  # their mean square is near 1
     if _SCALE_OFFSETS[type][1] is None:
         scales *= rng.choice([-1.0, 1.0], scales.shape)
@@ -74,6 +77,9 @@ def dequantize(data: np.ndarray, type: str) -> np.ndarray:
 
 
 def _set_scales(data: np.ndarray, type: str, scales: np.ndarray) -> None:
+    if type == "MXFP4":  # powers of two: the next below
+        data[..., 0] = np.floor(np.log2(np.abs(scales))) + 128
+        return
     scale_at, minimum_at = _SCALE_OFFSETS[type]
     data[..., scale_at : scale_at + 2] = scales.astype("<f2")[..., None].view(np.uint8)
     if minimum_at is not None:

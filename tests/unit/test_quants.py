@@ -13,6 +13,7 @@ from vkprefill.errors import GGUFError
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS, layout_of, pack_rows, packed_row_bytes, padded_rows
 
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 
 
 class Planes:
@@ -126,6 +127,13 @@ def unpack_q5_k(planes):
     return scale * (low | fifth_bits(planes.take(8, 1)[..., 0]) << 4).astype(np.float32) - minimum
 
 
+def unpack_mxfp4(planes):
+    q = nibbles(planes.take(4, 4))
+    exponents = planes.take(1, 1)[..., 0, 0]
+    e = np.stack([byte(exponents, c) for c in range(4)], axis=-1)
+    return MXFP4_VALUES[q] * np.ldexp(np.float32(1), e.astype(np.int32) - 128)[..., None]
+
+
 def unpack_q2_k(planes):
     both = np.ascontiguousarray(planes.take(1, 4)).view(np.uint8).astype(np.float32)[:, :, 0]  # [rows, units, 16]
     q = high_pairs(planes.take(8, 2)).astype(np.float32)
@@ -163,6 +171,7 @@ UNPACK = {
     "q4_1": unpack_q4_1,
     "q5_1": unpack_q5_1,
     "iq4_nl": unpack_iq4_nl,
+    "mxfp4": unpack_mxfp4,
     "q2_k": unpack_q2_k,
     "q3_k": unpack_q3_k,
     "q4_k": unpack_q4_k,
@@ -253,6 +262,7 @@ def test_least_scales_stay_exact(weight_type):
         ("Q5_1", 768),
         ("IQ4_NL", 576),
         ("IQ4_XS", 544),
+        ("MXFP4", 544),
         ("Q2_K", 336),
         ("Q3_K", 448),
         ("Q4_K", 576),

@@ -65,6 +65,13 @@ BLOCKS = {
         2.0,
         {1: 9.75, 17: 6.0, 15: 6.0, 31: 4.0, 0: 2.0, 16: 2.0},
     ),
+    # 2^(129 - 128) = 2 times twice the number; byte 1 = f7: elements 0 (7: 12) and 16 (15: -12); byte 16 = a5: elements
+    # 15 (5: 6) and 31 (10: -2)
+    "MXFP4": (
+        block(17, {0: b"\x81", 1: b"\xf7", 16: b"\xa5"}),
+        0.0,
+        {0: 24.0, 16: -24.0, 15: 12.0, 31: -4.0},
+    ),
     # d 0.5 at 80, dmin 0.25 at 82; scale bytes: s0 = 21: sc 1, mn 2; s3 = f4: 4, 15; s15 = 0f: 15, 0
     # quants from byte 16: byte l of 32, bits 2g: weight 32g + l; b16 = e4: elements 0 (0), 32 (1), 64 (2), 96 (3);
     # b47 = c9: elements 31 (1), 63 (2), 95 (0), 127 (3); b[16 + 63] = 80: element 255 (2), 223 (0)

@@ -149,7 +149,7 @@ def test_unsupported_matrix_types(sound, tensor_type):
     file.tensors[name] = dataclasses.replace(file.tensors[name], type=tensor_type)
     message = (
         f"{name}: type {tensor_type.name} is not supported (supported: F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K"
-        " Q4_K Q5_K Q6_K IQ4_NL IQ4_XS)"
+        " Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4)"
     )
     if tensor_type.name in ("IQ1_S", "IQ1_M", "Q1_0", "TQ1_0", "TQ2_0", "NVFP4"):
         message += f"; take a file with {INSTEAD[tensor_type]}"
@@ -192,6 +192,8 @@ def test_first_non_finite(tensor_type):
     patterns = [np.float16(x).tobytes() for x in (np.nan, np.inf, -np.inf)]
     if tensor_type == TensorType.F32:
         width, patterns = 4, [np.float32(x).tobytes() for x in (np.nan, np.inf, -np.inf)]
+    if tensor_type == TensorType.MXFP4:
+        width, patterns = 1, [b"\xff", b"\xfc"]
     if tensor_type == TensorType.BF16:
         patterns = [b"\xc0\x7f", b"\x80\x7f", b"\x80\xff"]
     for pattern in patterns:
@@ -207,7 +209,12 @@ def test_first_non_finite(tensor_type):
 
 @pytest.mark.parametrize(
     "tensor_type, largest",
-    [(TensorType.F32, b"\xff\xff\x7f\x7f"), (TensorType.F16, b"\xff\x7b"), (TensorType.BF16, b"\x7f\x7f")],
+    [
+        (TensorType.F32, b"\xff\xff\x7f\x7f"),
+        (TensorType.F16, b"\xff\x7b"),
+        (TensorType.BF16, b"\x7f\x7f"),
+        (TensorType.MXFP4, b"\xfb" + bytes(16)),
+    ],
     ids=str,
 )
 def test_the_largest_finite_values_pass(tensor_type, largest):

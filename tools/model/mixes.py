@@ -19,7 +19,7 @@ FALLBACK_TYPES = {
     TensorType.Q4_K: TensorType.Q5_0,
     TensorType.Q5_K: TensorType.Q5_1,
     TensorType.Q6_K: TensorType.Q8_0,
-} | {kind: TensorType.IQ4_NL for kind in (TensorType.IQ4_XS, TensorType.Q2_K, TensorType.Q3_K)}
+} | {kind: TensorType.IQ4_NL for kind in MATRIX_TYPES if kind.name in ("IQ4_XS", "Q2_K", "Q3_K")}
 
 _Q8MIX_TYPES = {
     "output": TensorType.Q6_K,
@@ -55,6 +55,8 @@ _SMALL_TYPES = {
     "attn_q": TensorType.Q2_K,
     "attn_k": TensorType.Q3_K,
     "attn_v": TensorType.Q4_K,
+    "ssm_out": TensorType.MXFP4,
+    "ffn_gate": TensorType.MXFP4,
     "ffn_down": TensorType.Q3_K,
 }
 

@@ -75,6 +75,9 @@ def random_blocks(rng: np.random.Generator, num_blocks: int, tensor_type: Tensor
     words = rng.integers(0, 1 << 64, -(-num_bytes // 8), np.uint64)
     blocks = words.view(np.uint8)[:num_bytes].reshape(num_blocks, block_bytes)
     scales = rng.uniform(0.5, 1.5, num_blocks) * scale
+    if tensor_type == TensorType.MXFP4:  # its scales are powers of two
+        blocks[:, 0] = np.rint(np.log2(scales)) + 128
+        return blocks
     for offset, factor in BLOCK_FIELDS[tensor_type].items():
         halves = (scales * factor).astype("<f2")
         blocks[:, offset : offset + 2] = halves.view(np.uint8).reshape(num_blocks, 2)

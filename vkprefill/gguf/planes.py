@@ -98,6 +98,18 @@ def one_bit(words: np.ndarray) -> list[np.ndarray]:
     return rows
 
 
+def bits_by_byte(words: np.ndarray) -> np.ndarray:
+    """u32 [...], bit i of weight i of a sub-block -> u32 [...] as one_bit gives them.
+
+    Bits 0 and 3, then 1 and 4 of a bit's number change places.
+    """
+    words = words.copy()
+    for shift, mask in ((7, 0x00AA00AA), (14, 0x0000CCCC)):
+        moved = (words ^ words >> np.uint32(shift)) & np.uint32(mask)
+        words ^= moved ^ moved << np.uint32(shift)
+    return words
+
+
 def two_bits(h: np.ndarray) -> list[np.ndarray]:
     """Bytes [rows, units, 64], each two bits of four weights -> for sub-blocks 0 and 4, 1 and 5, .. items of two words
     [rows, units, 2]; byte c, bits 2p, 2p + 1: weight 8p + c (first), 8p + 4 + c (second word).

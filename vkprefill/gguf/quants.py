@@ -17,8 +17,19 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as T
 
 from vkprefill.errors import GGUFError
-from vkprefill.gguf.planes import ROW_GROUP, Planes, halved_nibbles, items, joined, nibbles, one_bit, two_bits, words_of
-from vkprefill.gguf.small_quants import pack_q2_k, pack_q3_k
+from vkprefill.gguf.planes import (
+    ROW_GROUP,
+    Planes,
+    bits_by_byte,
+    halved_nibbles,
+    items,
+    joined,
+    nibbles,
+    one_bit,
+    two_bits,
+    words_of,
+)
+from vkprefill.gguf.small_quants import SMALL_PACKERS
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,7 @@ LAYOUTS = {
         Layout("q5_1", 64, 12),
         Layout("iq4_nl", 64, 9),
         Layout("iq4_xs", 256, 34),
+        Layout("mxfp4", 128, 17),
         Layout("q2_k", 256, 21),
         Layout("q3_k", 256, 28),
         Layout("q4_k", 256, 36),
@@ -63,6 +75,7 @@ LAYOUT_OF = {
     T.Q5_1: "q5_1",
     T.IQ4_NL: "iq4_nl",
     T.IQ4_XS: "iq4_xs",
+    T.MXFP4: "mxfp4",
     T.Q2_K: "q2_k",
     T.Q3_K: "q3_k",
     T.Q4_K: "q4_k",
@@ -192,28 +205,16 @@ def _pack_q4_0(units: np.ndarray, planes: Planes) -> None:
     planes.put(_half_with_min(units[..., 0:2], 8))
 
 
-def _q5_bits(bits: np.ndarray) -> np.ndarray:
-    """The fifth bits as bytes [rows, units, 2, 4], bit i of weight i -> u32 [rows, units, 2] as one_bit gives them.
-
-    Bits 0 and 3, then 1 and 4 of a bit's number change places.
-    """
-    words = words_of(bits)[..., 0].copy()
-    for shift, mask in ((7, 0x00AA00AA), (14, 0x0000CCCC)):
-        moved = (words ^ words >> np.uint32(shift)) & np.uint32(mask)
-        words ^= moved ^ moved << np.uint32(shift)
-    return words
-
-
 def _pack_q5_1(units: np.ndarray, planes: Planes) -> None:
     planes.put(halved_nibbles(units[..., 8:24]))
     planes.put(words_of(units[..., 0:4])[..., 0])
-    planes.put(_q5_bits(units[..., 4:8]))
+    planes.put(bits_by_byte(words_of(units[..., 4:8])[..., 0]))
 
 
 def _pack_q5_0(units: np.ndarray, planes: Planes) -> None:
     planes.put(halved_nibbles(units[..., 6:22]))
     planes.put(_half_with_min(units[..., 0:2], 16))
-    planes.put(_q5_bits(units[..., 2:6]))
+    planes.put(bits_by_byte(words_of(units[..., 2:6])[..., 0]))
 
 
 def _pack_iq4_nl(units: np.ndarray, planes: Planes) -> None:
@@ -237,9 +238,8 @@ PACKERS: dict[T, Callable[[np.ndarray, Planes], None]] = {
     T.Q5_1: _pack_q5_1,
     T.IQ4_NL: _pack_iq4_nl,
     T.IQ4_XS: _pack_iq4_xs,
-    T.Q2_K: pack_q2_k,
-    T.Q3_K: pack_q3_k,
     T.Q4_K: _pack_q4_k,
     T.Q5_K: _pack_q5_k,
     T.Q6_K: _pack_q6_k,
+    **SMALL_PACKERS,
 }

@@ -37,15 +37,16 @@ MATRIX_TYPES = (
     TensorType.Q6_K,
     TensorType.IQ4_NL,
     TensorType.IQ4_XS,
+    TensorType.MXFP4,
 )
 # Types without kernels that people have files of -> those with kernels nearest to them in size.
 INSTEAD = {
-    TensorType.IQ1_S: "Q2_K or Q3_K",
-    TensorType.IQ1_M: "Q2_K or Q3_K",
-    TensorType.TQ1_0: "Q2_K or Q3_K",
-    TensorType.TQ2_0: "Q2_K or Q3_K",
-    TensorType.Q1_0: "Q2_K or Q3_K",
-    TensorType.NVFP4: "Q2_K or Q3_K",
+    TensorType.IQ1_S: "Q2_K",
+    TensorType.IQ1_M: "Q2_K",
+    TensorType.TQ1_0: "Q2_K",
+    TensorType.TQ2_0: "Q2_K",
+    TensorType.Q1_0: "Q2_K",
+    TensorType.NVFP4: "MXFP4 or Q4_K",
 }
 VECTOR_TYPES = (TensorType.F32, TensorType.F16, TensorType.BF16)
 
@@ -64,6 +65,9 @@ HALF_OFFSETS = {
     TensorType.IQ4_NL: (0,),
     TensorType.IQ4_XS: (0,),
 }
+# MXFP4's first byte is a power of two, 2^(e - 128), for numbers up to 12. 255 is NaN by the format's definition; from
+# 252 on twice the greatest number, which kernels meet on the way, is infinite.
+MXFP4_MOST = 251
 # All exponent bits set: infinity or NaN. For float16 they lie in the second byte.
 HALF_EXPONENT_BYTE = 0x7C
 EXPONENT_MASKS = {
@@ -210,11 +214,13 @@ def first_non_finite(rows: np.ndarray, tensor_type: TensorType) -> int | None:
     """Index of the first row with a NaN or an infinity, None when there is none.
 
     `rows` is uint8 [rows, row_bytes] as GGUFFile.data gives it, of one of MATRIX_TYPES. Of a quantised block only the
-    float16 fields are looked at: with finite scales every weight is finite.
+    scales and minima are looked at: where these are finite every weight is.
     """
     if tensor_type in EXPONENT_MASKS:
         dtype, mask = EXPONENT_MASKS[tensor_type]
         bad_rows = ((rows.view(dtype) & mask) == mask).any(axis=1)
+    elif tensor_type == TensorType.MXFP4:
+        bad_rows = (rows[:, :: GGML_QUANT_SIZES[tensor_type][1]] > MXFP4_MOST).any(axis=1)
     else:
         block_bytes = GGML_QUANT_SIZES[tensor_type][1]
         blocks = rows.reshape(rows.shape[0], -1, block_bytes)

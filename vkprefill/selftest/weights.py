@@ -19,7 +19,12 @@ def random_weights(
     """(blocks uint8 [rows, row bytes], values float64 [rows, columns]). Quants are any bits, scales halves near SCALE,
     of either sign where a format has no minimum.
     """
-    if kind not in HALF_OFFSETS:
+    if kind == GGMLQuantizationType.MXFP4:
+        length, num_bytes = GGML_QUANT_SIZES[kind]
+        blocks = rng.integers(0, 256, (rows, columns // length, num_bytes), np.uint8)
+        blocks[..., 0] = rng.integers(-1, 2, blocks.shape[:2]) + 128 + int(np.log2(SCALE))
+        data = blocks.reshape(rows, -1)
+    elif kind not in HALF_OFFSETS:
         values = rng.standard_normal((rows, columns)).astype(np.float32)
         if kind == GGMLQuantizationType.F16:
             data = values.astype(np.float16).view(np.uint8)
