@@ -29,6 +29,7 @@ TABLE = {
     "lookahead": (8, "0", 0),
     "pool_size": (13, "1", 1),
     "score_layers": ("all", "15,3,15", (3, 15)),
+    "score_depth": (1.0, "0.5", 0.5),
     "tail_queries": (0, "16", 16),
     "window": (0, "auto", "auto"),
     "draft_context": (0, "8192", 8192),
@@ -220,6 +221,12 @@ def test_automatic_max_keep():
         assert replace(SpecPrefillConfig.preset("fork"), select_mode=mode).most_kept == 2000
 
 
+def test_layers_and_depth_are_one_choice():
+    assert SpecPrefillConfig(score_depth=0.5).score_layers == "all"
+    with pytest.raises(RequestError, match="^score_depth: found 0.5 with score_layers 3,7, wanted one of the two$"):
+        SpecPrefillConfig(score_depth=0.5, score_layers=(3, 7))
+
+
 def test_window_size():
     assert SpecPrefillConfig().window_size(5000) == 0
     assert SpecPrefillConfig(window=1234).window_size(5000) == 1234
@@ -250,7 +257,7 @@ def test_choice_is_what_chooses_tokens():
 
 
 def test_json_round_trip():
-    config = SpecPrefillConfig(**{name: value for name, (_, _, value) in TABLE.items()})
+    config = SpecPrefillConfig(**{name: value for name, (_, _, value) in TABLE.items() if name != "score_depth"})
     assert list(config.as_dict()) == NAMES
     assert config.as_dict()["protect"] == [[0, 128], [512, 640]]
     assert SpecPrefillConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config

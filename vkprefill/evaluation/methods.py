@@ -15,7 +15,7 @@ from vkprefill.display import printable
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.tasks import Task
 from vkprefill.specprefill.layout import layout_of
-from vkprefill.specprefill.protection import protected_of_tokens
+from vkprefill.specprefill.protection import Protected, protected_of_tokens, tail_queries
 from vkprefill.specprefill.selection import Selection, boost, normalise, select
 from vkprefill.specprefill.setting_types import read
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -33,6 +33,7 @@ SCORING = (
     "lookahead",
     "pool_size",
     "score_layers",
+    "score_depth",
     "tail_queries",
     "window",
     "draft_context",
@@ -103,13 +104,22 @@ def read_variant(text: str, base: Variant) -> Variant:
 def choose(importance: np.ndarray, task: Task, variant: Variant, budget: Budget, tokenizer: Tokenizer) -> Selection:
     """The choice that SpecPrefill makes, with the question's chunks protected too where the variant says so."""
     config, ids = budget.apply(variant.config), task.token_ids
-    found = protected_of_tokens(tokenizer, ids) if task.protected is None else task.protected
+    found = _protected(task, tokenizer)
     protected = found.ranges(config, len(ids))
     if variant.force_question:
         protected += ((task.question_at // config.chunk_size * config.chunk_size, len(ids)),)
     values = boost(normalise(importance, config.normalize), config)
     layout = layout_of(tokenizer, ids) if config.chunk_align == "lines" else None
     return select(values, config, layout=layout, protected=protected, besides=found.opening)
+
+
+def queries_of(task: Task, variant: Variant, tokenizer: Tokenizer) -> int:
+    """Last prompt tokens that are queries where the draft stops early."""
+    return tail_queries(variant.config, _protected(task, tokenizer), len(task.token_ids))
+
+
+def _protected(task: Task, tokenizer: Tokenizer) -> Protected:
+    return protected_of_tokens(tokenizer, task.token_ids) if task.protected is None else task.protected
 
 
 def random_chunks(selection: Selection, rng: random.Random) -> np.ndarray:

@@ -23,6 +23,7 @@ from vkprefill.evaluation.methods import (
     Variant,
     choose,
     end_chunks,
+    queries_of,
     random_chunks,
 )
 from vkprefill.evaluation.tasks import Task
@@ -135,7 +136,9 @@ class Evaluation:
             methods = [m for m in self.methods if m != DENSE and (number == 0 or m == DRAFT)]
             if methods and variant.scoring not in scores:
                 step(f"{task.id} scoring {variant.label}")
-                scores[variant.scoring] = self._scorers[variant.scoring].score(ids, variant.config)
+                scores[variant.scoring] = self._scorers[variant.scoring].score(
+                    ids, variant.config, queries=queries_of(task, variant, self.model.tokenizer)
+                )
             for budget, method in itertools.product(self.budgets if methods else (), methods):
                 step(f"{task.id} {method} {budget.label} {variant.label}")
                 run, answer = self._run_sparse(task, method, variant, budget, scores[variant.scoring], cache)

@@ -40,7 +40,7 @@ from vkprefill.specprefill.plan import (
     plan_as_given,
     tool_guard,
 )
-from vkprefill.specprefill.protection import Protected, protected_of_tokens
+from vkprefill.specprefill.protection import Protected, protected_of_tokens, tail_queries
 from vkprefill.specprefill.scorer import Importance, Scorer, lookahead_steps, score_kind
 from vkprefill.specprefill.selection import boost, normalise, select
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -114,7 +114,14 @@ class SpecPrefill:
             self._memo.move_to_end(key)
             known = self._memo[key]
             return Scored(known.importance, known.selection, 0.0, 0.0, 0.0)
-        measured: Importance = self._scorer.score(token_ids, config, mark_at=mark_at, fresh=fresh, progress=progress)
+        measured: Importance = self._scorer.score(
+            token_ids,
+            config,
+            queries=tail_queries(config, protected, len(token_ids)),
+            mark_at=mark_at,
+            fresh=fresh,
+            progress=progress,
+        )
         start = time.perf_counter()
         values = boost(normalise(measured.values, config.normalize), config)
         layout = layout_of(self.target.tokenizer, token_ids) if config.chunk_align == "lines" else None

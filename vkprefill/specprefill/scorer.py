@@ -3,8 +3,8 @@
 importance[t] = mean over steps (max over layers (max over heads (pool(row)[t])))   (Liu, Chen & Zhang 2025, arXiv
 2502.02789, section 3)
 
-Steps are the last prompt token and greedily decoded look-ahead tokens, or the last tail_queries prompt tokens where
-look-ahead is off or only early layers are scored; then the draft stops after the last scored layer.
+Steps are the last prompt token and greedily decoded look-ahead tokens, or last prompt tokens where tail_queries are set
+or only early layers are scored; then the draft stops after the last scored layer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from vkprefill.engine.prompt_store import PromptStore
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.step_input import Best
 from vkprefill.errors import RequestError, VkPrefillError
+from vkprefill.specprefill.protection import MOST_QUERIES, TAIL_QUERIES
 from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind, ScorePrograms
 from vkprefill.specprefill.selection import windows
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -59,6 +60,7 @@ class Scorer:
         token_ids: Sequence[int],
         config: SpecPrefillConfig,
         *,
+        queries: int = TAIL_QUERIES,
         mark_at: Sequence[int] = (),
         fresh: bool = False,
         progress: PrefillProgress | None = None,
@@ -66,11 +68,13 @@ class Scorer:
         """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context,
         VkPrefillError for NaN or infinity.
 
-        mark_at: rising lengths of beginnings that later prompts may share: scoring can go on from there; fresh: take
-        nothing from earlier prompts.
+        queries: last prompt tokens that are queries where the settings want some and give no number; mark_at: rising
+        lengths of beginnings that later prompts may share: scoring can go on from there; fresh: take nothing from
+        earlier prompts.
         """
         kind, lookahead = score_kind(config, self.draft), lookahead_steps(config, self.draft)
         checked_layers(kind.layers, self.draft.config)
+        queries = kind.queries if config.tail_queries else min(queries, kind.queries)
         window = config.window_size(self.draft.max_context)
         num_tokens = min(len(token_ids), window or len(token_ids))
         if num_tokens + lookahead > self._prompts.cache.max_context:
@@ -80,15 +84,16 @@ class Scorer:
             )
         # look-ahead queries have scores for the tokens before them too, until their rows are cut
         with self.draft.runner.turn, self._store.borrow(kind, num_tokens + lookahead) as programs:
-            self._choose(token_ids, kind, fresh=fresh or window > 0)
+            self._choose(token_ids, queries, kind, fresh=fresh or window > 0)
             if window:
-                return self._score_windows(token_ids, programs, lookahead, window, progress)
-            return self._score_whole(token_ids, programs, lookahead, mark_at, progress)
+                return self._score_windows(token_ids, programs, queries, lookahead, window, progress)
+            return self._score_whole(token_ids, programs, queries, lookahead, mark_at, progress)
 
     def _score_windows(
         self,
         token_ids: Sequence[int],
         programs: ScorePrograms,
+        queries: int,
         lookahead: int,
         window: int,
         progress: PrefillProgress | None,
@@ -105,7 +110,7 @@ class Scorer:
 
         for start, end, score_start, score_end in windows(len(token_ids), window):
             self._prompts.reset()
-            part = self._score_whole(token_ids[start:end], programs, lookahead, (), between)
+            part = self._score_whole(token_ids[start:end], programs, queries, lookahead, (), between)
             values[score_start:score_end] = part.values[score_start - start : score_end - start]
             steps, score_ms, lookahead_ms = part.num_steps, score_ms + part.score_ms, lookahead_ms + part.lookahead_ms
         self._prompts.reset()
@@ -115,14 +120,15 @@ class Scorer:
         self,
         token_ids: Sequence[int],
         programs: ScorePrograms,
+        queries: int,
         lookahead: int,
         mark_at: Sequence[int],
         progress: PrefillProgress | None,
     ) -> Importance:
         kind, num_tokens = programs.kind, len(token_ids)
         start = time.perf_counter()
-        first_query = num_tokens - min(kind.queries, num_tokens)
-        cached = self._prompts.go_back(self._find(token_ids, kind, self._prompts))
+        first_query = num_tokens - min(queries, num_tokens)
+        cached = self._prompts.go_back(self._find(token_ids, queries, kind, self._prompts))
         programs.start(num_tokens)
         token = self._prefill(token_ids, programs, first_query, mark_at, progress)
         scored = time.perf_counter()
@@ -177,7 +183,7 @@ class Scorer:
         prompts.settled = max((n for n in mark_at if n < num_tokens), default=num_tokens)
         return token
 
-    def _choose(self, token_ids: Sequence[int], kind: ScoreKind, *, fresh: bool) -> None:
+    def _choose(self, token_ids: Sequence[int], queries: int, kind: ScoreKind, *, fresh: bool) -> None:
         """Which of the conversations is to be in use; fresh: one without content."""
         if self._conversations is None:
             if fresh:
@@ -185,11 +191,11 @@ class Scorer:
         elif fresh:
             self._prompts = self._conversations.choose_empty(len(token_ids))
         else:
-            self._prompts = self._conversations.choose(partial(self._find, token_ids, kind), len(token_ids))
+            self._prompts = self._conversations.choose(partial(self._find, token_ids, queries, kind), len(token_ids))
 
-    def _find(self, token_ids: Sequence[int], kind: ScoreKind, prompts: PromptCache) -> Mark | None:
+    def _find(self, token_ids: Sequence[int], queries: int, kind: ScoreKind, prompts: PromptCache) -> Mark | None:
         """Where the draft can go on from, so that all queries are still to be run."""
-        first_query = len(token_ids) - min(kind.queries, len(token_ids))
+        first_query = len(token_ids) - min(queries, len(token_ids))
         return prompts.find(token_ids[: first_query + 1], lambda mark: mark.lacks == _lacks(kind))
 
     def _best_token(self) -> int:
@@ -230,11 +236,27 @@ def _lacks(kind: ScoreKind) -> str | None:
 
 def score_kind(config: SpecPrefillConfig, draft: Model) -> ScoreKind:
     """Which programs of the draft the settings ask for, whether or not it has such layers."""
-    layers = draft.config.attention_layers if config.score_layers == "all" else config.score_layers
-    return ScoreKind(layers, lookahead_steps(config, draft) > 0, max(1, config.tail_queries), config.pool_size)
+    queries = config.tail_queries or (MOST_QUERIES if _stops_early(config, draft) else 1)
+    return ScoreKind(score_layers(config, draft), lookahead_steps(config, draft) > 0, queries, config.pool_size)
+
+
+def score_layers(config: SpecPrefillConfig, draft: Model) -> tuple[int, ...]:
+    """The draft's layers that the settings name, whether or not it has them, or the one at a share of its depth: the
+    first attention layer that ends at or after so many of its layers, the last one where none does.
+    """
+    attention = draft.config.attention_layers
+    if config.score_layers != "all":
+        return config.score_layers
+    if config.score_depth == 1:
+        return attention
+    wanted = config.score_depth * draft.config.num_hidden_layers
+    return (next((layer for layer in attention if layer + 1 >= wanted), attention[-1]),)
 
 
 def lookahead_steps(config: SpecPrefillConfig, draft: Model) -> int:
     """Look-ahead needs all layers: where tail queries are asked for, or early layers only, there is none."""
-    early = config.score_layers != "all" and draft.config.attention_layers[-1] not in config.score_layers
-    return 0 if early or config.tail_queries else config.lookahead
+    return 0 if _stops_early(config, draft) or config.tail_queries else config.lookahead
+
+
+def _stops_early(config: SpecPrefillConfig, draft: Model) -> bool:
+    return draft.config.attention_layers[-1] not in score_layers(config, draft)

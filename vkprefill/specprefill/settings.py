@@ -110,8 +110,17 @@ class SpecPrefillConfig:
     score_layers: str | tuple[int, ...] = _setting(
         "all", OrWord("all", WholeSet(0, MAX_LAYER)), "the draft's attention layers that count, by index in the model"
     )
+    score_depth: float = _setting(
+        1.0,
+        SHARE,
+        "the draft stops at its first attention layer at or after this share of its layers, which scores alone; 1: it "
+        "does not",
+    )
     tail_queries: int = _setting(
-        0, Whole(0, 4096), "score with the queries of this many last prompt tokens in place of lookahead; 0: lookahead"
+        0,
+        Whole(0, 4096),
+        "score with the queries of this many last prompt tokens in place of lookahead; 0: lookahead, or, with an "
+        "early stop, 32, or all of a question at the end up to 64",
     )
     window: int | str = _setting(
         0,
@@ -165,6 +174,11 @@ class SpecPrefillConfig:
         for setting in fields(self):
             value = check(setting.name, setting.metadata["kind"], getattr(self, setting.name))
             object.__setattr__(self, setting.name, value)
+        if self.score_layers != "all" and self.score_depth != 1:
+            raise RequestError(
+                f"score_depth: found {self.score_depth:g} with score_layers {','.join(map(str, self.score_layers))}, "
+                "wanted one of the two"
+            )
         least = max(LEAST_WINDOW, self.chunk_size)
         if self.window not in (0, "auto") and self.window < least:
             raise RequestError(
