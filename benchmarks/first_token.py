@@ -16,8 +16,8 @@ from statistics import median
 
 import vkprefill
 from vkprefill.benchmark.speed import random_tokens
-from vkprefill.generation.generate import dense_plan, stream_tokens
 from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.generation.tokens import dense_plan, stream_tokens
 
 DATA = Path(vkprefill.__file__).parent / "data"
 SAMPLING = SamplingConfig(temperature=0, top_k=1, top_p=1, min_p=0, presence_penalty=0)

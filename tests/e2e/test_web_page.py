@@ -283,6 +283,28 @@ def test_options_of_a_request(scripted):
     assert page.js("return sent[2].specprefill") == {}
 
 
+def test_revised_answers(scripted):
+    """What a check finds wrong is replaced, by code points, and what was there can be looked at."""
+    page = scripted
+    page.id("check").click()
+    page.send("Hello")
+    page.until(lambda: page.js("return typeof window.answer") == "function")
+    assert page.js("return sent[0].specprefill") == {"check": "on", "on_mismatch": "revise"}
+    page.js("answer({ choices: [{ delta: { content: arguments[0] } }] })", f"\U0001f600 It is {HOSTILE}")
+    page.until(lambda: "It is" in page.id("log").text)
+    page.js("answer({ prompt_progress: { total: 10, cache: 0, processed: 4, stage: 'check' } })")
+    page.until(lambda: "to check the answer" in page.id("log").text)
+    page.js("answer({ choices: [], revised_from: 8, text: 'a pigeon' })")
+    page.js("answer({ choices: [{ delta: { content: '.' } }] }); end()")
+    page.until(lambda: page.id("send").is_displayed())
+    assert page.all(".answer > .text")[0].text == "\U0001f600 It is a pigeon."
+    page.all(".answer > .revision summary")[0].click()
+    assert HOSTILE in page.all(".answer > .revision")[0].text and not page.all("img")
+    page.send("And then?")
+    page.until(lambda: page.js("return sent.length") == 2)
+    assert [m["content"] for m in page.js("return sent[1].messages")][1] == "\U0001f600 It is a pigeon."
+
+
 def test_stop_keeps_what_there_is(scripted):
     page = scripted
     page.send("Hello")

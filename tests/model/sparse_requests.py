@@ -23,7 +23,7 @@ FIELDS = [
     "settings",
     "score_ms",
     "lookahead_ms",
-] + ["select_ms", "sparse_prefill_ms", "ttft_ms", "dense_estimate_ms"]
+] + ["select_ms", "sparse_prefill_ms", "ttft_ms", "dense_estimate_ms", "check"]
 
 
 def dense(model, token_ids) -> np.ndarray:

@@ -138,7 +138,7 @@ def test_log_probabilities_are_those_of_plain_decoding(tiny, prompt, answers):
         config = SamplingConfig(**SAMPLINGS["whole rows"]).resolve(tiny.metadata, False)
         sampler, cache = LogprobSampler(config, 3), tiny.new_cache()
         steps, _ = steps_of(tiny, prompt, cache, sampler, drafter)
-        found.append([(next(steps), sampler.last) for _ in range(16)])
+        found.append([(next(steps), sampler.chances) for _ in range(16)])
         cache.close()
     assert found[0] == found[1]
 

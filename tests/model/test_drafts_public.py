@@ -119,7 +119,7 @@ def test_an_answer_that_is_dropped_inside_a_round(tiny, prompt, answers, monkeyp
     kept = []
     for patterns in ([()] * 40, [(True,) * 4] * 40):
         drafting = Drafting([Scripted(wanted, LENGTH, patterns)], always())
-        monkeypatch.setattr("vkprefill.generation.generate.drafting_for", lambda *_, made=drafting: made)
+        monkeypatch.setattr("vkprefill.generation.tokens.drafting_for", lambda *_, made=drafting: made)
         session = Session(tiny)
         stream = session.stream_ids(prompt, AnswerOptions(30, GREEDY))
         assert [next(stream).token_id for _ in range(9)] == wanted[:9]

@@ -4,7 +4,7 @@ is the text without drafts, and the conversation goes on from it, with the same 
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -225,8 +225,8 @@ def test_stop_texts(model, prompt):
     for stop in stops:
         found = []
         for decode in (PLAIN, DRAFTS):
-            writer = AnswerWriter([stop], shown=False)
-            more = {"max_tokens": 24, "sampling": SAMPLED, "decode": decode}
+            writer = AnswerWriter(shown=False)
+            more = {"max_tokens": 24, "sampling": SAMPLED, "decode": decode, "stop": [stop]}
             writer.write(vkprefill.stream_generate(model, prompt[:30], **more))
             found.append((writer.result.text, writer.result.token_ids, writer.result.finish_reason))
         assert found[0] == found[1] and found[1][2] == "stop" and stop not in found[1][0], repr(stop)
@@ -281,7 +281,7 @@ def test_a_request_that_is_cancelled_in_a_round(model, prompt, pieces, num_logpr
         options = AnswerOptions(20, SAMPLED, mark_at=(32,), decode=decode)
         ids = tuple(prompt[:40])
         again = Job(2, (*ids, *prompt[50:60]), options, num_logprobs=num_logprobs)
-        stopped = Job(3, ids, options, stop=("\x00", "e"), num_logprobs=num_logprobs)
+        stopped = Job(3, ids, replace(options, stop=("\x00", "e")), num_logprobs=num_logprobs)
         events = served(
             model, [(Job(1, ids, options, num_logprobs=num_logprobs), pieces), (again, None), (stopped, None)]
         )
@@ -335,7 +335,7 @@ def test_scripted_rounds_of_a_request(model, prompt, monkeypatch):
     wanted = vkprefill.generate(model, ids, max_tokens=60, sampling=SAMPLED, decode=PLAIN).token_ids
     for taken in range(2, 9):
         drafting = Drafting([Scripted(wanted, len(ids), [(True,) * 4] * 40)], always())
-        monkeypatch.setattr("vkprefill.generation.generate.drafting_for", lambda *_, made=drafting: made)
+        monkeypatch.setattr("vkprefill.generation.tokens.drafting_for", lambda *_, made=drafting: made)
         session = Session(model)
         parts = session.stream_ids(ids, options)
         assert [next(parts).token_id for _ in range(taken)] == wanted[:taken]

@@ -8,10 +8,12 @@ import pytest
 
 import vkprefill
 from vkprefill import SamplingConfig
-from vkprefill.generation.generate import Timings, collect, dense_plan, generate_step, stream_tokens
+from vkprefill.generation.generate import Timings, collect
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.prompt import encode_prompt
 from vkprefill.generation.sampling import MAX_CANDIDATES, Sampler
+from vkprefill.generation.steps import generate_step
+from vkprefill.generation.tokens import dense_plan, stream_tokens
 
 GREEDY = SamplingConfig(temperature=0.0)
 PROMPTS = [json.loads(line) for line in (Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open()]

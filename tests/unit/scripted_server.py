@@ -14,6 +14,7 @@ from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.jobs import Done, Job, Piece, Progress, Ready
 from vkprefill.server.protocol.prompts import PromptBuilder
 from vkprefill.server.protocol.requests import Defaults
+from vkprefill.specprefill.plan import check_report
 
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -35,6 +36,7 @@ REPORT = {
     "sparse_prefill_ms": 1.0,
     "ttft_ms": 2.0,
     "dense_estimate_ms": None,
+    "check": check_report("off", "not asked for"),
 }
 TIMINGS = {
     "cache_n": 4,

@@ -91,7 +91,7 @@ def test_what_the_engine_is_asked(send, engine, prompts):
     assert sparse.protected.fixed[0] == (0, shared) and sparse.kept_ranges == [[0, 9]]
     assert sparse.enabled and not second.options.sparse.enabled
     assert not options.cache_prompt
-    found = first.stop, options.sampling.seed, options.max_tokens, sparse.facts.roles
+    found = options.stop, options.sampling.seed, options.max_tokens, sparse.facts.roles
     assert found == (("x",), 5, 3, ("system", "user"))
     assert prompts.tokenizer.decode(first.token_ids[: options.mark_at[1]]).endswith("Hello<|im_end|>\n")
 

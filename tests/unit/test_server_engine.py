@@ -2,15 +2,16 @@
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from vkprefill import SamplingConfig
 from vkprefill.errors import ContextLengthError, DeviceError, OutOfMemoryError, RequestError, VkPrefillError
-from vkprefill.generation.generate import GenerationPart, Timings
 from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.parts import GenerationPart, cut_at_stops
+from vkprefill.generation.steps import Timings
 from vkprefill.server.engine.engine import Engine
 from vkprefill.server.engine.jobs import CANCELLED, Alive, Cancel, Done, Failed, Job, Piece, Progress, Stop, Unusable
 from vkprefill.specprefill.plan import SpecPrefillReport
@@ -37,15 +38,21 @@ class Session:
     def stream_ids(self, token_ids: object, options: AnswerOptions, hooks: Hooks) -> Iterator[GenerationPart]:
         hooks.make_sampler(SamplingConfig(temperature=0, top_k=1, top_p=1, min_p=0, presence_penalty=0, seed=0))
         timings, report = Timings(), SpecPrefillReport("disabled", "no draft model", len(token_ids))
+        raw = self._parts(hooks, timings, report)
         try:
-            for step in range(3):
-                self.on_step(step)
-                hooks.progress(step + 1, 3)
-            for index, piece in enumerate(PIECES):
-                self.on_step(3 + index)
-                yield GenerationPart(piece, index, timings, report, "length" if index == len(PIECES) - 1 else None)
+            yield from cut_at_stops(raw, options.stop)
         finally:
             self.closed += 1
+
+    def _parts(
+        self, hooks: Hooks, timings: Timings, report: SpecPrefillReport
+    ) -> Generator[GenerationPart, None, None]:
+        for step in range(3):
+            self.on_step(step)
+            hooks.progress(step + 1, 3)
+        for index, piece in enumerate(PIECES):
+            self.on_step(3 + index)
+            yield GenerationPart(piece, index, timings, report, "length" if index == len(PIECES) - 1 else None)
 
 
 class Slots:
@@ -58,6 +65,12 @@ class Slots:
 
     def figures(self) -> dict[str, int]:
         return {"conversations": 1}
+
+    def idle(self) -> bool:
+        return False
+
+    def late_checks(self) -> dict[str, int]:
+        return {}
 
     def forget(self, session: Session) -> None:
         session.reset()
@@ -143,7 +156,7 @@ def test_signs_of_life_where_nothing_is_told(bench, monkeypatch):
     """Steps without progress, tokens without text: the server hears of each."""
     monkeypatch.setattr("vkprefill.server.engine.engine.ALIVE_PAUSE_S", 0)
     monkeypatch.setattr("vkprefill.server.engine.engine.PROGRESS_PAUSE_S", 3600)
-    events = bench.answer(stop=("one two three four",))
+    events = bench.answer(options=AnswerOptions(stop=("one two three four",)))
     assert text_of(events) == "one two three"
     assert sum(isinstance(e, Alive) for e in events) == 6
 
@@ -151,7 +164,7 @@ def test_signs_of_life_where_nothing_is_told(bench, monkeypatch):
 def test_stop_text_ends_the_work(bench):
     steps = []
     bench.session.on_step = steps.append
-    events = bench.answer(stop=("e t",))
+    events = bench.answer(options=AnswerOptions(stop=("e t",)))
     assert text_of(events) == "on" and events[-1].finish_reason == "stop" and events[-1].stop_text == "e t"
     assert steps[-1] == 4 and bench.session.closed == 1
 

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 import numpy as np
 import pytest
 
-from vkprefill.cli.specprefill_options import add_specprefill_options, flag, specprefill_config
+from vkprefill.cli.specprefill_options import add_specprefill_options, flag, refuse_checks, specprefill_config
 from vkprefill.errors import RequestError
 from vkprefill.specprefill.setting_types import Switch
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -46,6 +46,10 @@ TABLE = {
     "draft_tokens_per_s": (0.0, "600", 600.0),
     "target_tokens_per_s": (0.0, "270", 270.0),
     "on_error": ("dense", "error", "error"),
+    "check": ("off", "wait", "wait"),
+    "on_mismatch": ("auto", "revise", "revise"),
+    "check_share": (0.5, "0.25", 0.25),
+    "check_idle": (True, "off", False),
 }
 VARIABLES = {
     "SP_CHUNK": "chunk_size",
@@ -251,6 +255,7 @@ def test_choice_is_what_chooses_tokens():
     """Every setting but those that say whether tokens are chosen at all."""
     guards = {"min_tokens", "tool_guard", "tool_match", "break_even", "break_even_safety"}
     guards |= {"draft_tokens_per_s", "target_tokens_per_s", "on_error"}
+    guards |= {"check", "on_mismatch", "check_share", "check_idle"}
     for name, (_, _, value) in TABLE.items():
         changed = SpecPrefillConfig(**{name: value})
         assert (changed.choice == SpecPrefillConfig()) == (name in guards), name
@@ -298,6 +303,18 @@ def test_every_setting_has_its_flag(name):
         assert from_flags(flag(name), text) == SpecPrefillConfig(**{name: value})
         with pytest.raises(RequestError, match=f"^{flag(name)}: found x, wanted "):
             from_flags(flag(name), "x")
+
+
+def test_a_flag_without_a_value():
+    assert from_flags("--specprefill-check").check == "on" and from_flags().check == "off"
+
+
+@pytest.mark.parametrize("argv", [["--specprefill-check"], ["--specprefill-on-mismatch", "stop"]])
+def test_flags_of_checks_where_there_is_no_answer(argv):
+    args = parser().parse_args(argv)
+    with pytest.raises(RequestError, match=f"^{argv[0]}: not for this subcommand, which checks no answers$"):
+        refuse_checks(args)
+    refuse_checks(parser().parse_args(["--specprefill-keep-ratio", "0.5"]))
 
 
 def test_precedence_of_flags():

@@ -1,17 +1,22 @@
-"""An answer on stdout, as it comes: cut at the texts that end it, harmless for a terminal."""
+"""An answer on stdout, as it comes, harmless for a terminal; what a check finds wrong is taken back there."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 from vkprefill.cli.common import terminal_text
-from vkprefill.display import visible
+from vkprefill.cli.retype import taken_back
+from vkprefill.display import quoted, visible
 from vkprefill.errors import RequestError
-from vkprefill.generation.generate import GenerationPart, GenerationResult
-from vkprefill.text.stop_strings import StopStrings
+from vkprefill.generation.checked import AUTO, REPORT, REVISE
+from vkprefill.generation.parts import GenerationPart, GenerationResult
+from vkprefill.specprefill.plan import CHECK_OFF, NOT_ASKED_FOR
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 
 def add_answer_options(parser: argparse.ArgumentParser) -> None:
@@ -44,31 +49,64 @@ def stop_texts(args: argparse.Namespace) -> list[str]:
 
 
 class AnswerWriter:
-    """Takes an answer's parts. result: what came of them; shown: whether they go to stdout."""
+    """Takes an answer's parts. result: what came of them; shown: whether they go to stdout; replaced: text that a check
+    found wrong.
+    """
 
-    def __init__(self, stops: Sequence[str], *, shown: bool = True) -> None:
+    def __init__(self, *, shown: bool = True) -> None:
         self.result = GenerationResult()
-        self._stops = StopStrings(stops)
+        self.replaced: str | None = None
         self._shown = shown
         self._on_terminal = sys.stdout.isatty()
+        self._waits = False
+
+    def for_check(self, spec: SpecPrefillConfig | None) -> SpecPrefillConfig | None:
+        """The settings, with what is to be done about a wrong answer chosen: a terminal can take text back. Where
+        nothing can and it is asked for, the answer is written when all of it is checked.
+        """
+        if spec is None or not self._shown:
+            return spec
+        if spec.on_mismatch == AUTO:
+            spec = replace(spec, on_mismatch=REVISE if self._on_terminal else REPORT)
+        self._waits = spec.on_mismatch == REVISE and not self._on_terminal
+        return spec
 
     def write(self, parts: Iterator[GenerationPart]) -> None:
-        """All parts, or those up to a stop text; what was held back for one is written in any case."""
+        """All parts."""
         try:
             with closing(parts):
                 for part in parts:
-                    part.text = self._stops.push(part.text)
-                    if self._stops.found is not None:
-                        part.finish_reason = "stop"
+                    self._take_back(part)
                     self.result.add(part)
-                    self._show(part.text)
-                    if self._stops.found is not None:
-                        return
+                    if not self._waits:
+                        self._show(part.text)
         finally:
-            rest = self._stops.finish()
-            self.result.text += rest
-            self._show(rest)
+            if self._waits:
+                self._show(self.result.text)
+
+    def _take_back(self, part: GenerationPart) -> None:
+        if part.revised_from is None:
+            return
+        text = self.result.text
+        self.replaced = text[part.revised_from :]
+        if self._shown and self._on_terminal:
+            size = shutil.get_terminal_size()
+            stays = len(visible(text[: part.revised_from]))
+            print(taken_back(visible(text), stays, size.columns, size.lines), end="", flush=True)
 
     def _show(self, text: str) -> None:
         if self._shown:
             print(visible(text) if self._on_terminal else text, end="", flush=True)
+
+
+def describe_check(result: GenerationResult, replaced: str | None) -> str | None:
+    """What came of the check of an answer, as one line; None where it was not checked."""
+    check = result.specprefill.check
+    if check["status"] == CHECK_OFF and check["reason"] == NOT_ASKED_FOR:
+        return None
+    line = f"check: {check['status']}: {check['reason']}"
+    if replaced:
+        line += f"; it was {quoted(replaced)} there"
+    if check["dense_ms"]:
+        line += f" (dense prefill {check['dense_ms'] / 1e3:.2f} s, comparison {check['verify_ms'] / 1e3:.2f} s)"
+    return line

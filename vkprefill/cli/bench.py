@@ -34,6 +34,7 @@ from vkprefill.cli.common import (
 )
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.profile_options import TRACE_HELP, check_timed, trace_file
+from vkprefill.cli.specprefill_options import refuse_checks
 from vkprefill.errors import RequestError
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -108,6 +109,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    refuse_checks(args)
     check(args)
     check_timed(args)
     prompts = [n for n in args.n_prompt if n]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
+from select import select
 
-from vkprefill.cli.answer import AnswerWriter, add_answer_options, stop_texts
+from vkprefill.cli.answer import AnswerWriter, add_answer_options, describe_check, stop_texts
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
@@ -24,7 +26,9 @@ from vkprefill.cli.common import (
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.display import one_line
 from vkprefill.errors import RequestError
+from vkprefill.generation.parts import GenerationResult
 from vkprefill.generation.session import Session
+from vkprefill.specprefill.plan import CHECK_PENDING
 
 HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -42,12 +46,16 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=run, parser=parser)
 
 
-def read_line() -> str | None:
-    """The user's next line, None at the end of the input."""
+def read_line(idle: Callable[[], bool]) -> str | None:
+    """The user's next line, None at the end of the input. idle: one step of work for as long as nothing is typed; False
+    where there is none.
+    """
     if sys.stdin is None:  # closed by the caller
         return None
     if sys.stdin.isatty():
         notice("> ", end="")
+        while idle() and not _is_typed():
+            pass
     line = sys.stdin.buffer.readline()
     if not line:
         return None
@@ -57,18 +65,27 @@ def read_line() -> str | None:
         raise RequestError(f"stdin: byte {error.start} of the line is not UTF-8") from None
 
 
+def _is_typed() -> bool:
+    """Whether a line is there to be read; where that cannot be told (Windows), as if it were."""
+    try:
+        return bool(select([sys.stdin], [], [], 0)[0])
+    except OSError:
+        return True
+
+
 def run(args: argparse.Namespace) -> int:
     sampling, limit, variables = sampling_config(args), max_tokens(args), template_kwargs(args)
-    stops, decode = stop_texts(args), drafting_config(args)
+    stop, decode = tuple(stop_texts(args)), drafting_config(args)
     start = [{"role": "system", "content": args.system_prompt}] if args.system_prompt is not None else []
     messages = list(start)
     answered = failed = False
+    left: GenerationResult | None = None  # the last answer, where its check was left for idle time
     with open_pair(args) as (model, draft, spec):
         session = Session(model, draft, spec, decode=decode)
         notice(HELP)
         while True:
             try:
-                line = read_line()
+                line = read_line(session.idle)
             except KeyboardInterrupt:
                 notice("")
                 return 130
@@ -76,6 +93,9 @@ def run(args: argparse.Namespace) -> int:
                 notice(f"Error: {one_line(error)}")
                 failed = True
                 continue
+            if left is not None and left.specprefill.check["status"] != CHECK_PENDING:
+                notice(describe_check(left, None))  # it came out meanwhile
+            left = None
             if line is None or line.strip() == "/quit":
                 return 1 if failed and not answered else 0
             if line.strip() == "/clear":
@@ -84,10 +104,16 @@ def run(args: argparse.Namespace) -> int:
             if not line.strip():
                 continue
             messages.append({"role": "user", "content": line})
-            answer, interrupted = AnswerWriter(stops), False
+            answer, interrupted = AnswerWriter(), False
             try:
                 stream = partial(
-                    session.stream, messages, max_tokens=limit, sampling=sampling, template_kwargs=variables
+                    session.stream,
+                    messages,
+                    max_tokens=limit,
+                    sampling=sampling,
+                    template_kwargs=variables,
+                    spec=answer.for_check(spec),
+                    stop=stop,
                 )
                 answer.write(show_prefill(stream))
             except KeyboardInterrupt:
@@ -107,4 +133,7 @@ def run(args: argparse.Namespace) -> int:
                 messages.append({"role": "assistant", "content": result.text})
                 if draft is not None:
                     notice(describe_specprefill(result.specprefill))
+                    if check := describe_check(result, answer.replaced):
+                        notice(check)
+                        left = result if result.specprefill.check["status"] == CHECK_PENDING else None
                 notice("stopped" if interrupted else speeds(result.timings.as_dict()))

@@ -27,7 +27,7 @@ from vkprefill.cli.common import (
     terminal_text,
 )
 from vkprefill.cli.output_file import OutputFile
-from vkprefill.cli.specprefill_options import flag, specprefill_config
+from vkprefill.cli.specprefill_options import flag, refuse_checks, specprefill_config
 from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.evaluation.methods import BUDGET, DENSE, METHODS, Budget, Variant, read_variant
@@ -144,6 +144,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    refuse_checks(args)
     check_options(args)
     if args.plot:
         require_matplotlib()

@@ -18,6 +18,7 @@ from vkprefill.cli.common import (
 )
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.prompt_options import add_prompt_options, encoded_prompt, prompt_text
+from vkprefill.cli.specprefill_options import refuse_checks
 from vkprefill.errors import RequestError
 from vkprefill.explain.explanation import coloured_text, explain, marked_text, summary
 from vkprefill.explain.page import page
@@ -48,6 +49,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    refuse_checks(args)
     text = prompt_text(args)
     if args.specprefill is False:
         raise RequestError("--no-specprefill: there is nothing to explain without speculative prefill")

@@ -6,7 +6,7 @@ import argparse
 import json
 from functools import partial
 
-from vkprefill.cli.answer import AnswerWriter, add_answer_options, stop_texts
+from vkprefill.cli.answer import AnswerWriter, add_answer_options, describe_check, stop_texts
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         template_kwargs(args),
     )
     decode = drafting_config(args)
-    answer = AnswerWriter(stop_texts(args), shown=not args.json)
+    stop, answer = tuple(stop_texts(args)), AnswerWriter(shown=not args.json)
     check_timed(args)
     with trace_file(args) as trace:
         with open_pair(args, len(prompt.encode())) as (model, draft, spec):
@@ -62,10 +62,12 @@ def run(args: argparse.Namespace) -> int:
                 model,
                 prompt,
                 draft=draft,
-                spec=spec,
+                spec=answer.for_check(spec),
                 max_tokens=limit,
                 sampling=sampling,
                 decode=decode,
+                stop=stop,
+                whole=True,  # nothing comes after it that a check could be left for
                 raw=args.raw,
                 system_prompt=args.system_prompt,
                 template_kwargs=variables,
@@ -79,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
             print()
         if draft is not None:
             notice(describe_specprefill(result.specprefill))
+            if check := describe_check(result, answer.replaced):
+                notice(check)
         notice(speeds(result.timings.as_dict()))
         report_times(args, runs, model.device.info, trace)
     return 0

@@ -7,10 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from vkprefill.errors import RequestError
 from vkprefill.specprefill.setting_types import Switch, read
 from vkprefill.specprefill.settings import PRESETS, SpecPrefillConfig
 
 PREFIX = "--specprefill"
+CHECKS = ("check", "on_mismatch", "check_share", "check_idle")
 
 
 def flag(name: str) -> str:
@@ -37,8 +39,17 @@ def add_specprefill_options(parser: argparse.ArgumentParser, defaults: SpecPrefi
         if isinstance(kind, Switch):
             group.add_argument(flag(setting.name), action=switch, help=text)
         else:
-            group.add_argument(flag(setting.name), metavar=kind.metavar, help=text)
+            bare = setting.metadata["bare"]
+            more = {"nargs": "?", "const": bare} if bare else {}
+            group.add_argument(flag(setting.name), metavar=kind.metavar, help=text, **more)
     parser.set_defaults(specprefill_defaults=defaults)
+
+
+def refuse_checks(args: argparse.Namespace) -> None:
+    """RequestError for flags of checked answers where a subcommand gives no answer that is checked."""
+    for name in CHECKS:
+        if getattr(args, f"specprefill_{name}") is not None:
+            raise RequestError(f"{flag(name)}: not for this subcommand, which checks no answers")
 
 
 def given_settings(args: argparse.Namespace) -> list[str]:

@@ -93,6 +93,14 @@ class PromptCache:
         self.mark()
         return True
 
+    def take_over(self, other: PromptCache) -> None:
+        """Become what another one is, which is empty afterwards. What this one remembered is forgotten."""
+        self.reset()
+        taken = other.cache, other.prompt, other.lacks, other._marks
+        other.cache, other.prompt, other.lacks, other._marks = self.cache, [], None, []
+        self.cache, self.prompt, self.lacks, self._marks = taken
+        self.marked()
+
     def note(self, tokens: Sequence[int], lacks: object | None = None) -> None:
         """The cache, as it is now, stands for these further prompt tokens. lacks: what is missing of them; what was
         missing before stays so.

@@ -50,6 +50,7 @@ class PromptStore:
         self._held: list[PromptCache] = []  # not to be forgotten: the one in use, and one that is copied from
         self._clock = self._evictions = 0
         self._num_tokens = 0  # of the prompt that is run
+        self.first_to_go: Callable[[], None] = lambda: None  # gives back what is worth less than any conversation
         pool.on_full = self._make_room
 
     def choose(self, find: Callable[[PromptCache], Mark | None], num_tokens: int) -> PromptCache:
@@ -182,6 +183,7 @@ class PromptStore:
         """Forget idle conversations until so many pages are free, if that is possible. Pages are asked for as a prompt
         is run; which conversations go is chosen with the whole prompt in view.
         """
+        self.first_to_go()
         running = sum(len(c.cache.pages) for c in self._held[-1:])
         for conversation in self._victims(self._idle(), max(pages, num_pages(self._num_tokens) - running)):
             if len(self._pool.free_pages) < pages:

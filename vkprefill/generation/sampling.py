@@ -6,7 +6,7 @@ probabilities at temperature 1. The presence penalty is subtracted on the device
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 
@@ -90,8 +90,18 @@ class SamplingConfig:
         return config
 
 
+def new_seed() -> int:
+    """A random one."""
+    return secrets.randbits(32)
+
+
 class Sampler:
-    """Chooses tokens by a resolved SamplingConfig. The same seed and candidates give the same tokens."""
+    """Chooses tokens by a resolved SamplingConfig. The same seed and candidates give the same tokens.
+
+    chances: log-probabilities of the last choice, where a sampler remembers them: see LogprobSampler.
+    """
+
+    chances: Sequence[list[tuple[int, float]]] = ()
 
     def __init__(self, config: SamplingConfig) -> None:
         """RequestError if a setting other than the seed is None."""
@@ -99,7 +109,7 @@ class Sampler:
             if field.name != "seed":
                 check_number(field.name, getattr(config, field.name), *LIMITS[field.name])
         self.config = config
-        self.seed = secrets.randbits(32) if config.seed is None else int(config.seed)
+        self.seed = new_seed() if config.seed is None else int(config.seed)
         self._random = np.random.Generator(np.random.PCG64(self.seed))
 
     @property

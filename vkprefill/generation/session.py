@@ -9,6 +9,7 @@ out stays out, unless a turn asks for an exact state.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,20 +23,17 @@ from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import Mark, PromptCache
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
-from vkprefill.generation.generate import (
-    GenerationPart,
-    GenerationResult,
-    Timings,
-    checked_draft,
-    collect,
-    plan_without_draft,
-    stream_tokens,
-)
+from vkprefill.generation.checked import OFF, nothing_to_check, with_seed
+from vkprefill.generation.generate import checked_draft
 from vkprefill.generation.marks import mark_places
 from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.parts import GenerationPart, GenerationResult, collect
 from vkprefill.generation.prompt import ChatPrompt, template_variables
 from vkprefill.generation.pruned import PrunedTurn, may_go_on
 from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.generation.session_check import SessionCheck
+from vkprefill.generation.steps import Timings
+from vkprefill.generation.tokens import plan_without_draft, stream_tokens
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import Plan, SparseRequest, note_holes
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -62,7 +60,7 @@ class Session:
     ) -> None:
         self.model, self._decode = model, SpecDecodeConfig() if decode is None else decode
         check_drafts(model, self._decode)
-        self._owned: list[PromptCache | SpecPrefill] = []
+        self._owned: list[PromptCache | SpecPrefill | SessionCheck] = []
         if isinstance(draft, Model):
             draft = SpecPrefill(model, draft, spec)
             self._owned.append(draft)
@@ -71,6 +69,8 @@ class Session:
             prompts = PromptCache(model.new_cache(max_context))
             self._owned.append(prompts)
         self._speculative, self._prompts = draft, prompts
+        self._check = SessionCheck(model, prompts)
+        self._owned.append(self._check)
         self.importance: np.ndarray | None = None
         self._turn: PrunedTurn | None = None  # the one that the cache follows: a newer one ends those before
 
@@ -90,13 +90,15 @@ class Session:
         spec: SpecPrefillConfig | None = None,
         kept_ranges: Sequence[Sequence[int]] | None = None,
         decode: SpecDecodeConfig | None = None,
+        stop: Sequence[str] = (),
+        whole: bool = False,
         progress: PrefillProgress | None = None,
     ) -> Iterator[GenerationPart]:
         """The answer to the conversation so far, piece by piece. messages: all of them, from the first; where the last
         is the assistant's, the answer goes on with it.
 
         specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges, decode: for
-        this turn.
+        this turn; stop, whole: as for stream_generate.
         timings.cache_n says how many prompt tokens were not looked at again.
         """
         hooks = Hooks(progress)
@@ -110,6 +112,8 @@ class Session:
             SparseRequest(specprefill, spec, kept_ranges, prompt.facts, None if exact else prompt.protected),
             mark_at=(prompt.history_n,),
             decode=self._decode if decode is None else decode,
+            stop=tuple(stop) if isinstance(stop, list) else stop,
+            whole=whole,
         )
         yield from self.stream_ids(prompt.token_ids, options, hooks)
 
@@ -132,31 +136,52 @@ class Session:
         plan = self._plan(ids, options, reused, places, hooks)
         note_holes(plan.report, self.cache.positions)
         self.importance = plan.importance
+        lacking, config = plan.sparse or self._prompts.lacks is not None, asked.config
+        check = None
+        if lacking and config is not None and config.check != OFF:
+            options = with_seed(options)
+            check = self._check.begin(ids, plan, config, options, hooks)
+        else:
+            self._check.drop()
         timings, num_kept = Timings(cache_n=reused), len(plan.kept)
 
         def ran(done: int, _: int) -> None:
             if hooks.progress:
                 hooks.progress(before + done, num_kept)
 
-        before = 0  # tokens run by earlier calls of the model
-        for place in places:
-            plan = self._prefill_and_mark(ids, place, plan, turn, timings, ran)
-            before = timings.prompt_n
-        rows = len(self.cache) + len(plan.kept)
+        before, rows = 0, None  # tokens run by earlier calls of the model, rows of the cache after the prompt
         try:
-            for part in stream_tokens(model, ids, self.cache, plan, options, replace(hooks, progress=ran), timings):
-                if part.token_id is not None:
-                    turn.answer.append(part.token_id)
-                yield part
-                if self._turn is not turn:
-                    raise RequestError("session: another turn has begun; finish an answer before the next is asked for")
+            for place in places:
+                plan = self._prefill_and_mark(ids, place, plan, turn, timings, ran)
+                before = timings.prompt_n
+            rows, run_n = len(self.cache) + len(plan.kept), len(plan.kept)
+            within = replace(hooks, progress=ran, between=check.between if check else None)
+            parts = stream_tokens(model, ids, self.cache, plan, options, within, timings)
+            if check is not None:
+                parts = check.parts(parts, timings)
+            elif not lacking:
+                parts = nothing_to_check(plan.report, config, parts)
+            yield from self._noted(parts, turn)
         finally:
-            ran_prompt = len(self.cache) >= rows and not self.cache.broken  # not so after an interrupt in prefill
-            if self._turn is turn and ran_prompt:
-                self._note(ids[len(self.prompt) :], len(plan.kept), turn)
+            if check is not None and self._check.is_switched(check):
+                rows, run_n = len(ids), len(ids) - len(self.prompt)
+            ran_prompt = rows is not None and len(self.cache) >= rows and not self.cache.broken
+            if self._turn is turn and ran_prompt:  # not so after an interrupt in prefill
+                self._note(ids[len(self.prompt) :], run_n, turn)
                 self._note(self.cache.token_ids[rows:], len(self.cache) - rows, turn)
                 self._prompts.mark()
                 self._prompts.settled = turn.history_n
+            if check is not None:
+                self._check.end(check, turn, config.check_idle and self._turn is turn)
+
+    def _noted(self, parts: Iterator[GenerationPart], turn: PrunedTurn) -> Iterator[GenerationPart]:
+        """The same, the turn's answer noted. RequestError where another turn has begun meanwhile."""
+        for part in parts:
+            if part.token_id is not None:
+                turn.answer.append(part.token_id)
+            yield part
+            if self._turn is not turn:
+                raise RequestError("session: another turn has begun; finish an answer before the next is asked for")
 
     def _resolved(self, asked: SparseRequest) -> SparseRequest:
         if asked.config is not None or self._speculative is None:
@@ -195,7 +220,7 @@ class Session:
 
     def generate(self, messages: Sequence[Mapping[str, object]], **options: object) -> GenerationResult:
         """The whole answer; options as for stream."""
-        return collect(self.stream(messages, **options))
+        return collect(self.stream(messages, whole=True, **options))
 
     @property
     def prompt(self) -> Sequence[int]:
@@ -210,8 +235,24 @@ class Session:
         exact = self._speculative is None and options.sparse.kept_ranges is None
         return self._prompts.find(ids) if exact else self._prompts.find(ids, may_use)
 
+    def idle(self) -> bool:
+        """To be called while nobody asks for anything: one step of a check that an answer ended before, a bounded run
+        of the model. False where there is nothing more to do.
+        """
+        return self._check.step()
+
+    def give_up_check(self) -> None:
+        """Forget a check that an answer ended before, and give its memory back."""
+        self._check.give_up_pending()
+
+    @property
+    def late_checks(self) -> Counter[str]:
+        """How often each status came out of checks that answers ended before."""
+        return self._check.late
+
     def reset(self) -> None:
         """Forget the conversation; its memory goes back to the models' pools."""
+        self._check.drop()
         self._prompts.reset()
         if self._speculative in self._owned:
             self._speculative.reset()

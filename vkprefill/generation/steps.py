@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,12 +76,14 @@ def generate_step(
     limit: int | None = None,
     positions: Sequence[int] | None = None,
     progress: PrefillProgress | None = None,
+    between: Callable[[], bool] | None = None,
 ) -> Iterator[int]:
     """Sampled token ids, without end: prefill token_ids, then decode. When a token is given out, the cache holds all
     before it.
 
     drafting: None for plain decoding; limit: tokens that will be asked for (None: as many as there is room for);
-    positions: of token_ids (None: following those in the cache).
+    positions: of token_ids (None: following those in the cache); between: called before each round, when all tokens of
+    those before were given out; True ends the answer there.
 
     Adds to timings as it goes.
     """
@@ -99,6 +101,8 @@ def generate_step(
             timings.predicted_ms = (time.perf_counter() - start) * 1e3
             yield token_id
             left -= 1
+        if between and between():
+            return
         tokens = steps.round(token_id, left)
 
 

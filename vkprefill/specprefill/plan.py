@@ -16,6 +16,31 @@ from vkprefill.specprefill.selection import Selection
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.tokenizer import Tokenizer
 
+CHECK_OFF = "off"  # not asked for, or not possible
+CHECK_PENDING = "pending"  # the answer ended before
+CHECK_EQUAL = "equal"  # the dense answer, token for token
+CHECK_REVISED = "revised"  # made equal: what differed was replaced
+CHECK_DIFFERS = "differs"  # left as it was
+NOT_ASKED_FOR = "not asked for"  # reason
+CHECK_STATUSES = (CHECK_OFF, CHECK_PENDING, CHECK_EQUAL, CHECK_REVISED, CHECK_DIFFERS)
+
+
+def check_report(status: str, reason: str) -> dict[str, object]:
+    """The object `check` of a report before anything was compared.
+
+    status: one of CHECK_STATUSES; agreed_n: tokens of the sparse answer that the dense model says too;
+    first_difference: index in the answer of the first other token, None where there was none; dense_ms, verify_ms: what
+    the dense prefill and the comparison took, without the work between their slices.
+    """
+    return {
+        "status": status,
+        "reason": reason,
+        "agreed_n": 0,
+        "first_difference": None,
+        "dense_ms": 0.0,
+        "verify_ms": 0.0,
+    }
+
 
 @dataclass
 class SpecPrefillReport:
@@ -24,7 +49,8 @@ class SpecPrefillReport:
     status: one of guards.STATUSES, reason: a sentence; prompt_n: T; cached_n: tokens no prefill was needed for,
     cached_ranges: those of them that the target has run, as [start, end): what is missing earlier prefills left out;
     kept_n: tokens of the rest that the target ran, kept_ranges: which; ttft_ms: from the call to the first sampled
-    token. importance float32 [T] and kept int64 [K] are arrays for the API, None where there are none.
+    token; check: what came of comparing the answer with the dense one, see check_report. importance float32 [T] and
+    kept int64 [K] are arrays for the API, None where there are none.
     """
 
     status: str
@@ -41,6 +67,7 @@ class SpecPrefillReport:
     sparse_prefill_ms: float = 0.0
     ttft_ms: float = 0.0
     dense_estimate_ms: float | None = None
+    check: dict[str, object] = field(default_factory=lambda: check_report(CHECK_OFF, NOT_ASKED_FOR))
     importance: np.ndarray | None = field(default=None, repr=False)
     kept: np.ndarray | None = field(default=None, repr=False)
 

@@ -53,9 +53,18 @@ PRESETS: dict[str, dict[str, object]] = {
 }
 
 
-def _setting(default: object, kind: Kind, help: str, variable: str | None = None, *, guard: bool = False) -> Field:
-    """guard: it says whether tokens are chosen, not which."""
-    return field(default=default, metadata={"kind": kind, "help": help, "variable": variable, "guard": guard})
+def _setting(
+    default: object,
+    kind: Kind,
+    help: str,
+    variable: str | None = None,
+    *,
+    guard: bool = False,
+    bare: str | None = None,
+) -> Field:
+    """guard: it says whether tokens are chosen, not which; bare: the text that its flag alone stands for."""
+    metadata = {"kind": kind, "help": help, "variable": variable, "guard": guard, "bare": bare}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,25 @@ class SpecPrefillConfig:
     )
     on_error: str = _setting(
         "dense", Choice(("dense", "error")), "when scoring fails: prefill densely, or fail", guard=True
+    )
+
+    # whether the answer is compared with the dense one
+    check: str = _setting(
+        "off",
+        Choice(("off", "on", "wait")),
+        "check sparse answers against the dense model's, meanwhile; wait: an answer ends only when it is checked",
+        guard=True,
+        bare="on",
+    )
+    on_mismatch: str = _setting(
+        "auto",
+        Choice(("auto", "revise", "report", "stop")),
+        "where a checked answer differs: revise it, report where, or stop; auto: revise what can be replaced",
+        guard=True,
+    )
+    check_share: float = _setting(0.5, SHARE, "share of the time between decode steps that a check takes", guard=True)
+    check_idle: bool = _setting(
+        True, Switch(), "a check that the answer ended before goes on while nobody asks", guard=True
     )
 
     def __post_init__(self) -> None:

@@ -51,6 +51,7 @@ class AnswerText:
         continued: bool = False,
         split: bool = True,
     ) -> None:
+        self._made_with = {"thinking": thinking, "tools": tools, "continued": continued, "split": split}
         self._tools = tools
         if not split or continued and not thinking:
             self._read = self._content
@@ -61,6 +62,10 @@ class AnswerText:
         self._blank: list[str] = []  # white space that was read: shown when more text follows
         self._call_reader: CallReader | None = None
         self.num_calls = 0
+
+    def anew(self) -> AnswerText:
+        """One for the same answer from its beginning."""
+        return AnswerText(**self._made_with)
 
     def push(self, text: str) -> list[Delta]:
         deltas: list[Delta] = []

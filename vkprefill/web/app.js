@@ -3,7 +3,7 @@
 import { ServerError, apiKey, getJson, health, streamChat } from "./api.js";
 import { figures, holes, sentence, status } from "./figures.js";
 import { heatMap, heatScale, overview, tokenKeys } from "./heat_map.js";
-import { count, element, markdown, percent } from "./text.js";
+import { count, element, markdown, percent, visible } from "./text.js";
 
 const LONG_MESSAGE = 700; // characters that are shown before "Show all"
 const AT_END = 60; // pixels: nearer to the end than this, the log follows the answer
@@ -44,6 +44,7 @@ async function connect() {
   if (server.specprefill) {
     $("spec").checked = true;
     $("keep").value = String(Math.round(100 * server.specprefill.keep_ratio));
+    $("check").checked = server.specprefill.check !== "off";
   }
   showOptions();
 }
@@ -64,7 +65,7 @@ function showOptions() {
   const draft = server?.specprefill ?? null;
   const on = draft !== null && $("spec").checked;
   $("spec").disabled = draft === null;
-  for (const id of ["keep", "automatic", "always"]) $(id).disabled = !on;
+  for (const id of ["keep", "automatic", "always", "check"]) $(id).disabled = !on;
   $("always").parentElement.hidden = draft !== null && draft.min_tokens === 0 && !draft.break_even;
   $("no-draft").hidden = server === null || draft !== null;
   $("no-draft").textContent = "The server runs without a draft model: start it with -md FILE, and without --no-specprefill.";
@@ -89,7 +90,13 @@ function specprefill() {
   if (!$("spec").checked) return { specprefill: false };
   const share = automatic ? {} : { select_mode: "chunk", keep_ratio: Number($("keep").value) / 100, max_keep: 0 };
   const guards = $("always").checked ? { min_tokens: 0, break_even_safety: 0 } : {};
-  return { specprefill: { ...share, ...guards } };
+  return { specprefill: { ...share, ...guards, ...checking(server.specprefill) } };
+}
+
+// The page can replace text, so unless the server says otherwise a wrong answer is revised.
+function checking({ check, on_mismatch: mismatch }) {
+  if (!$("check").checked) return check === "off" ? {} : { check: "off" };
+  return { check: check === "off" ? "on" : check, on_mismatch: mismatch === "auto" ? "revise" : mismatch };
 }
 
 function requestBody(turn) {
@@ -140,17 +147,30 @@ function take(chunk, turn, view) {
   if (chunk.prompt_progress) {
     const { stage, processed, total, queue_position: before } = chunk.prompt_progress;
     if (stage === "queue") view.stage(before === 1 ? "One request is before this one" : `${before} requests are before this one`);
+    else if (stage === "check") view.checking(processed, total);
     else view.stage(stage === "score" ? "The draft scores the prompt" : "The model reads the prompt", processed, total);
   }
   const delta = chunk.choices[0]?.delta ?? {};
   turn.reasoning += delta.reasoning_content ?? "";
   turn.content += delta.content ?? "";
   if (delta.content || delta.reasoning_content) view.update();
+  if (chunk.revised_from !== undefined) revise(chunk, turn, view);
   if (chunk.specprefill) {
     turn.report = chunk.specprefill;
     view.figures(chunk);
     showPrompt(turn);
   }
+}
+
+// A check found the answer wrong from a character on, which counts as Python's do: a code point each.
+function revise(chunk, turn, view) {
+  const characters = [...turn.content];
+  const wrong = characters.slice(chunk.revised_from).join("");
+  turn.content = characters.slice(0, chunk.revised_from).join("") + chunk.text;
+  turn.reasoning = chunk.reasoning_content ?? turn.reasoning;
+  view.update();
+  view.revised(wrong);
+  announce("The answer was revised.");
 }
 
 function fail(error, view) {
@@ -188,7 +208,9 @@ function turnView(turn) {
   const stageText = element("span");
   const bar = element("progress", { ariaLabel: "Prompt" });
   const stage = element("p", { className: "stage soft" }, stageText, bar);
-  const answer = element("div", { className: "answer", ariaBusy: "true" }, element("h3", { className: "hidden" }, "Answer"), reasoning, text, stage);
+  const before = element("del");
+  const revision = element("details", { className: "revision soft", hidden: true }, element("summary", {}, "Revised after the check; shown before"), before);
+  const answer = element("div", { className: "answer", ariaBusy: "true" }, element("h3", { className: "hidden" }, "Answer"), reasoning, text, revision, stage);
   turn.node = element("article", {}, userMessage(turn.user), answer);
   let drawn = true;
   const follow = (change) => {
@@ -212,6 +234,16 @@ function turnView(turn) {
       stageText.textContent = what;
       bar.hidden = total === null;
       if (total !== null) Object.assign(bar, { max: total, value: done, title: `${count(done)} of ${count(total)} tokens` });
+    },
+    checking(done, total) {
+      this.stage("The model reads the whole prompt, to check the answer", done, total);
+      stage.hidden = done === total;
+    },
+    revised(wrong) {
+      follow(() => {
+        revision.hidden = false;
+        before.textContent = visible(wrong);
+      });
     },
     update() {
       stage.hidden = true;

@@ -18,6 +18,13 @@ const WORDS_OF_THE_REST = {
   active: "sparse prefill",
 };
 
+const CHECKS = {
+  equal: "checked: the dense answer",
+  revised: "checked and revised: the dense answer",
+  differs: "checked: the dense answer is another",
+  pending: "not yet checked",
+};
+
 const PARTS = [
   ["score", "scoring", "score_ms"],
   ["lookahead", "look-ahead", "lookahead_ms"],
@@ -52,7 +59,7 @@ export function sentence(reason) {
 }
 
 function facts(report, timings) {
-  const { prompt_n: total, cached_n: cached, kept_n: kept } = report;
+  const { prompt_n: total, cached_n: cached, kept_n: kept, check } = report;
   const { predicted_n: generated, predicted_per_second: rate, draft_n: drafted, draft_n_accepted: accepted } = timings;
   const share = report.status === "active" ? ` (${percent(kept, total - cached)})` : "";
   return [
@@ -61,6 +68,7 @@ function facts(report, timings) {
     `kept ${count(kept)} of ${count(total - cached)}${share}`,
     `answer ${count(generated)} tokens${rate ? `, ${rate.toFixed(1)} per second` : ""}`,
     ...(drafted ? [`drafts ${count(accepted)} of ${count(drafted)} accepted (${percent(accepted, drafted)})`] : []),
+    ...(CHECKS[check?.status] ? [CHECKS[check.status]] : []),
   ];
 }
 

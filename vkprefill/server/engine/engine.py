@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection
 from vkprefill.drafting.drafters import check_drafts
 from vkprefill.engine.model import Model, load
 from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError, VkPrefillError
-from vkprefill.generation.generate import GenerationPart
 from vkprefill.generation.options import Hooks
+from vkprefill.generation.parts import GenerationPart
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.generation.session import Session
 from vkprefill.server.engine.jobs import (
@@ -45,7 +45,6 @@ from vkprefill.server.engine.logprobs import LogprobSampler, logprob_entry
 from vkprefill.server.engine.prompt_details import prompt_details
 from vkprefill.server.engine.slots import CacheLimits, Slots
 from vkprefill.specprefill.pair import draft_room, prepare_pair
-from vkprefill.text.stop_strings import StopStrings
 from vkprefill.vulkan.host_memory import free_ram_bytes
 
 log = logging.getLogger("vkprefill")
@@ -54,6 +53,7 @@ EXIT_DEVICE_LOST = 3
 EXIT_NOT_LOADED = 1
 PROGRESS_PAUSE_S = 1.0  # between reports nobody asked for
 ALIVE_PAUSE_S = 1.0  # between two signs of life
+STAGES = {"progress": "prefill", "scoring": "score", "checking": "check"}  # of progress, by the names of Hooks
 
 
 class _Cancelled(Exception):
@@ -154,14 +154,21 @@ class Engine:
         self._connection = connection
 
     def serve(self) -> None:
-        """Answer jobs until Stop or the end of the pipe (EOFError). A lost device ends the process."""
+        """Answer jobs until Stop or the end of the pipe (EOFError). A lost device ends the process. While there are
+        none, checks that answers ended before go on, one step at a time.
+        """
         while True:
+            while not self._connection.poll() and self._slots.idle():
+                self._end_if_lost()
+            self._end_if_lost()
             message = receive(self._connection)
             if isinstance(message, Job):  # a Cancel here is for a job that has ended
                 self._connection.send(self._run(message))
-                if self._model.device.lost:
-                    self._connection.send(Unusable(f"{self._model.device.info.name}: the device was lost", lost=True))
-                    os._exit(EXIT_DEVICE_LOST)  # nothing on a lost device can be freed in order
+
+    def _end_if_lost(self) -> None:
+        if self._model.device.lost:
+            self._connection.send(Unusable(f"{self._model.device.info.name}: the device was lost", lost=True))
+            os._exit(EXIT_DEVICE_LOST)  # nothing on a lost device can be freed in order
 
     def _run(self, job: Job) -> Done | Failed:
         session = None
@@ -191,7 +198,7 @@ class Engine:
             return Failed(job.job_id, 500, "internal error; the server's log has more")
 
     def _with_figures(self, done: Done) -> Done:
-        return replace(done, cache=self._slots.figures())
+        return replace(done, cache=self._slots.figures(), late_checks=self._slots.late_checks())
 
 
 class _Answer:
@@ -203,45 +210,37 @@ class _Answer:
         self._connection = connection
         found = session.find(job.token_ids, job.options)
         self._cached = found.length if found else 0
-        self._sampler: Sampler | None = None
         self._started = time.perf_counter()
         self._reported = -math.inf  # when progress was sent
         self._sent = self._started  # when anything was
         self.begun = False  # a piece was sent
 
     def run(self) -> Done:
-        job = self._job
-        stops, waiting = StopStrings(job.stop), []
-        hooks = Hooks(self._progress("prefill"), self._progress("score"), self._make_sampler, self._started)
+        job, waiting = self._job, []
+        progress = {name: self._progress(stage) for name, stage in STAGES.items()}
+        hooks = Hooks(**progress, make_sampler=self._make_sampler, started=self._started)
         with closing(self._session.stream_ids(job.token_ids, job.options, hooks)) as parts:
             for part in parts:
                 self._look_into_pipe()
-                if part.token_id is not None and isinstance(self._sampler, LogprobSampler):
-                    waiting.append(logprob_entry(self._session.model.tokenizer, self._sampler.last))
+                waiting += [logprob_entry(self._session.model.tokenizer, chances) for chances in part.chances]
                 ended = part.finish_reason is not None
-                text = stops.push(part.text)
-                if ended and stops.found is None:
-                    text += stops.finish()
-                complete = not stops.holds and stops.found is None  # all text of the tokens that wait is shown
-                if text or ended:
-                    self._send_piece(text, waiting if complete else [])
-                    waiting = [] if complete else waiting
-                if ended or stops.found is not None:
-                    return self._done(part, stops)
+                if part.text or ended or part.revised_from is not None:
+                    self._send_piece(part, [] if part.held else waiting)  # those whose text is shown
+                    waiting = waiting if part.held else []
+                if ended:
+                    return self._done(part)
         raise AssertionError("an answer ends with a finish reason")
 
-    def _done(self, part: GenerationPart, stops: StopStrings) -> Done:
-        reason = "stop" if stops.found is not None else part.finish_reason
+    def _done(self, part: GenerationPart) -> Done:
         model, report = self._session.model, part.specprefill.as_dict()
         if self._job.want_details:
             report |= prompt_details(model.tokenizer, self._job.token_ids, self._session.importance)
         memory = dict(model.device.allocated)
-        return Done(self._job.job_id, reason, part.timings.as_dict(), report, stops.found, memory)
+        return Done(self._job.job_id, part.finish_reason, part.timings.as_dict(), report, part.stop_text, memory)
 
     def _make_sampler(self, config: SamplingConfig) -> Sampler:
         count = self._job.num_logprobs
-        self._sampler = Sampler(config) if count is None else LogprobSampler(config, count)
-        return self._sampler
+        return Sampler(config) if count is None else LogprobSampler(config, count)
 
     def _progress(self, stage: str) -> Callable[[int, int], None]:
         def between(done: int, total: int) -> None:
@@ -253,10 +252,10 @@ class _Answer:
 
         return between
 
-    def _send_piece(self, text: str, logprobs: list[dict[str, object]]) -> None:
-        if text or logprobs:
+    def _send_piece(self, part: GenerationPart, logprobs: list[dict[str, object]]) -> None:
+        if part.text or logprobs or part.revised_from is not None:
             self.begun = True
-            self._send(Piece(self._job.job_id, text, tuple(logprobs)))
+            self._send(Piece(self._job.job_id, part.text, tuple(logprobs), part.revised_from))
 
     def _send(self, event: JobEvent | Alive) -> None:
         self._sent = time.perf_counter()

@@ -40,15 +40,14 @@ class EngineOptions:
 class Job:
     """One prompt to answer.
 
-    options: what is asked of the answer; stop: texts that end it;
-    num_logprobs: most probable tokens to report beside each chosen one (None: no log-probabilities); want_progress:
-    report each step of the prefill; want_details: tell tokens and their importance with the result.
+    options: what is asked of the answer; num_logprobs: most probable tokens to report beside each chosen one (None: no
+    log-probabilities); want_progress: report each step of the prefill; want_details: tell tokens and their importance
+    with the result.
     """
 
     job_id: int
     token_ids: tuple[int, ...]
     options: AnswerOptions = AnswerOptions()
-    stop: tuple[str, ...] = ()
     num_logprobs: int | None = None
     want_progress: bool = False
     want_details: bool = False
@@ -103,8 +102,8 @@ class Alive:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job's prefill is. stage: "score" (the draft) or "prefill" (the target); done, total: tokens of the
-    stage, without those in the cache."""
+    """How far a job's prefill is. stage: "score" (the draft), "prefill" (the target) or "check" (the dense prefill that
+    the answer is checked against); done, total: tokens of the stage, without those in the cache."""
 
     job_id: int
     stage: str
@@ -116,17 +115,20 @@ class Progress:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a job's answer. logprobs: of the tokens whose text it completes, as in OpenAI's answers."""
+    """A piece of a job's answer. logprobs: of the tokens whose text it completes, as in OpenAI's answers; revised_from:
+    characters that stay of the text so far, which the piece follows then; None: all."""
 
     job_id: int
     text: str
     logprobs: tuple[dict[str, object], ...] = ()
+    revised_from: int | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """finish_reason: "stop" or "length"; timings, specprefill: as in answers; memory: device bytes by kind; cache: what
-    the prompt cache holds, by the names of StoreFigures."""
+    """finish_reason: "stop", "length" or "check"; timings, specprefill: as in answers; memory: device bytes by kind;
+    cache: what the prompt cache holds, by the names of StoreFigures; late_checks: of checks that had been pending, how
+    often each status came out."""
 
     job_id: int
     finish_reason: str
@@ -135,6 +137,7 @@ class Done:
     stop_text: str | None = None
     memory: dict[str, int] = field(default_factory=dict)
     cache: dict[str, int] = field(default_factory=dict)
+    late_checks: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

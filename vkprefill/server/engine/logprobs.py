@@ -17,9 +17,8 @@ class LogprobSampler(Sampler):
     def __init__(self, config: SamplingConfig, num_logprobs: int) -> None:
         super().__init__(config)
         self._num_logprobs = num_logprobs
-        self.last: list[
-            tuple[int, float]
-        ] = []  # (token id, log-probability): the chosen token, then the most probable ones
+        # one list of (token id, log-probability): the chosen token, then the most probable ones
+        self.chances: list[list[tuple[int, float]]] = []
 
     @property
     def num_candidates(self) -> None:
@@ -35,13 +34,13 @@ class LogprobSampler(Sampler):
         best = np.argpartition(-values, count - 1)[:count] if count else np.empty(0, np.int64)
         best = best[np.lexsort((token_ids[best], -values[best]))]
         index = int(np.flatnonzero(token_ids == chosen)[0])
-        self.last = [(int(token_ids[i]), float(values[i])) for i in (index, *best)]
+        self.chances = [[(int(token_ids[i]), float(values[i])) for i in (index, *best)]]
         return chosen
 
 
-def logprob_entry(tokenizer: Tokenizer, last: list[tuple[int, float]]) -> dict[str, object]:
+def logprob_entry(tokenizer: Tokenizer, chances: list[tuple[int, float]]) -> dict[str, object]:
     """One element of `logprobs.content`."""
-    chosen, *best = [_one(tokenizer, token_id, value) for token_id, value in last]
+    chosen, *best = [_one(tokenizer, token_id, value) for token_id, value in chances]
     return {**chosen, "top_logprobs": best}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ class Slots:
             PromptStore(one.new_cache, one.runner.pool, limits.host_bytes * size // sum(sizes), limits.conversations)
             for one, size in zip(models, sizes, strict=True)
         ]
+        self._stores[0].first_to_go = self._give_up_checks
         self._speculative = SpecPrefill(model, draft, spec, conversations=self._stores[1]) if draft else None
 
     @property
@@ -59,6 +61,21 @@ class Slots:
             self._sessions[prompts] = Session(self.model, self._speculative, prompts=prompts)
         return self._sessions[prompts]
 
+    def idle(self) -> bool:
+        """One step of a check that an answer ended before; False where there is nothing to do."""
+        for session in self._sessions.values():
+            if session.idle():
+                return True
+        return False
+
+    def late_checks(self) -> dict[str, int]:
+        """How often each status came out of checks that had been pending."""
+        return dict(sum((session.late_checks for session in self._sessions.values()), Counter()))
+
+    def _give_up_checks(self) -> None:
+        for session in self._sessions.values():
+            session.give_up_check()
+
     def forget(self, session: Session) -> None:
         """Give a session's memory back, the model's and the draft's."""
         session.reset()
@@ -75,6 +92,8 @@ class Slots:
         return {name: sum(one[name] for one in found) for name in found[0]}
 
     def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
         if self._speculative is not None:
             self._speculative.close()
         for store in self._stores:

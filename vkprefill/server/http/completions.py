@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 from starlette.requests import Request
@@ -103,7 +103,7 @@ class Completion:
     async def _whole(self, events: AsyncIterator[JobEvent], answer: ChatAnswer | CompletionAnswer) -> Json:
         async for event in events:
             if isinstance(event, Piece):
-                for _ in answer.chunks(event):
+                for _ in _piece_chunks(event, answer):
                     pass
             elif isinstance(event, Done):
                 self._service.metrics.answered(event)
@@ -178,9 +178,15 @@ def _job(request: AnswerRequest, prompt: Prompt) -> Job:
         0,
         tuple(prompt.token_ids),
         AnswerOptions(
-            request.max_tokens, request.sampling, asked, prompt.mark_at, request.cache_prompt, request.decode
+            request.max_tokens,
+            request.sampling,
+            asked,
+            prompt.mark_at,
+            request.cache_prompt,
+            request.decode,
+            request.stop,
+            whole=not request.stream,
         ),
-        stop=request.stop,
         num_logprobs=request.num_logprobs,
         want_progress=request.return_progress and request.stream,
         want_details=spec.details,
@@ -189,8 +195,17 @@ def _job(request: AnswerRequest, prompt: Prompt) -> Job:
 
 def _chunks(event: JobEvent, request: AnswerRequest, answer: ChatAnswer | CompletionAnswer) -> Iterator[Json]:
     if isinstance(event, Piece):
-        yield from answer.chunks(event)
+        yield from _piece_chunks(event, answer)
     elif isinstance(event, Done):
         yield from answer.end_chunks(event)
     elif isinstance(event, Progress | Queued) and request.return_progress:
         yield answer.progress_chunk(event) if isinstance(event, Progress) else answer.queue_chunk(event)
+
+
+def _piece_chunks(piece: Piece, answer: ChatAnswer | CompletionAnswer) -> Iterator[Json]:
+    if piece.revised_from is not None:
+        yield answer.revision_chunk(piece)
+        piece = replace(piece, text="", revised_from=None)
+        if not piece.logprobs:
+            return
+    yield from answer.chunks(piece)

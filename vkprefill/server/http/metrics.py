@@ -6,6 +6,7 @@ from collections import Counter
 
 from vkprefill.server.engine.jobs import Done
 from vkprefill.specprefill.guards import STATUSES
+from vkprefill.specprefill.plan import CHECK_DIFFERS, CHECK_EQUAL, CHECK_STATUSES
 
 PREFIX = "vkprefill:"
 
@@ -16,6 +17,8 @@ class Metrics:
     def __init__(self) -> None:
         self._totals: Counter[str] = Counter()
         self._specprefill: Counter[str] = Counter({status: 0 for status in STATUSES})
+        self._checks: Counter[str] = Counter({status: 0 for status in CHECK_STATUSES})
+        self._late_checks: Counter[str] = Counter({status: 0 for status in (CHECK_EQUAL, CHECK_DIFFERS)})
         self._requests: Counter[int] = Counter()
         self._memory: dict[str, int] = {}
         self._cache: dict[str, int] = {}  # after the last answer
@@ -35,6 +38,11 @@ class Metrics:
         ) / 1e3
         self._totals["specprefill_skipped_tokens_total"] += report["prompt_n"] - report["cached_n"] - report["kept_n"]
         self._specprefill[report["status"]] += 1
+        self._checks[report["check"]["status"]] += 1
+        self._totals["specprefill_check_seconds_total"] += (
+            report["check"]["dense_ms"] + report["check"]["verify_ms"]
+        ) / 1e3
+        self._late_checks.update(Counter(done.late_checks) - self._late_checks)
         self._memory, self._cache = done.memory, done.cache
         self._decoded += max(0, timings["predicted_n"] - 1)
 
@@ -63,6 +71,18 @@ class Metrics:
             "Answers by status of speculative prefill.",
             _labelled("status", self._specprefill),
         )
+        add(
+            "specprefill_checks_total",
+            "counter",
+            "Answers by status of their check against the dense model.",
+            _labelled("status", self._checks),
+        )
+        add(
+            "specprefill_late_checks_total",
+            "counter",
+            "Of those that were pending, what came out while nobody asked.",
+            _labelled("status", self._late_checks),
+        )
         add("requests_total", "counter", "Completion requests by HTTP status.", _labelled("code", self._requests))
         for name, help in SPEEDS.items():
             add(name, "gauge", help, {"": speeds[name]})
@@ -88,6 +108,7 @@ TOTALS = {
     "draft_tokens_accepted_total": "Of them, those that became generated tokens.",
     "cached_tokens_total": "Prompt tokens that were in the cache.",
     "specprefill_score_seconds_total": "Time the draft took to score prompts and to choose.",
+    "specprefill_check_seconds_total": "Time that checks took before their answers ended.",
     "specprefill_skipped_tokens_total": "Prompt tokens that sparse prefills left out.",
 }
 CACHE = {  # figures of the prompt cache

@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 
 from vkprefill.server.engine.jobs import Done, Piece, Progress, Queued
 from vkprefill.text.answer_text import AnswerText, Delta
+from vkprefill.text.tool_calls import ToolCall
 
 Json = dict[str, object]
 
@@ -37,6 +39,16 @@ class _Answer:
         progress = {"total": event.total, "cache": 0, "processed": 0, "time_ms": event.ms, "stage": "queue"}
         progress["queue_position"] = event.ahead
         return {**self._head(self.chunk_name), "choices": [], "prompt_progress": progress}
+
+    def revision_chunk(self, piece: Piece) -> Json:
+        """Take a piece that replaces what came after some of the text: `revised_from`, characters of the answer's text
+        that stay, and `text`, what follows them now.
+        """
+        raise NotImplementedError
+
+    def _revision(self, before: str, now: str) -> Json:
+        stays = len(commonprefix([before, now]))
+        return {**self._head(self.chunk_name), "choices": [], "revised_from": stays, "text": now[stays:]}
 
     def end_chunks(self, done: Done) -> Iterator[Json]:
         """The last chunks: what is left of the text, the finish reason with timings, the usage."""
@@ -84,6 +96,7 @@ class ChatAnswer(_Answer):
     ) -> None:
         super().__init__(model, include_usage=include_usage)
         self._text = text
+        self._raw = ""  # all text so far
         self._with_logprobs = logprobs
         self._logprobs: list[Json] = []  # of the whole answer
         self._new_logprobs: list[Json] = []  # since the last chunk
@@ -96,7 +109,28 @@ class ChatAnswer(_Answer):
         """What a piece of text makes clear; may be nothing yet."""
         self._logprobs += piece.logprobs
         self._new_logprobs += piece.logprobs
+        self._raw += piece.text
         return self._take(self._text.push(piece.text))
+
+    def revision_chunk(self, piece: Piece) -> Json:
+        """The text is the message's content; `reasoning_content`, `tool_calls` are there, whole, where they differ."""
+        before, reasoning, calls = self._message()
+        self._raw = self._raw[: piece.revised_from] + piece.text
+        self._text = self._text.anew()
+        self._deltas = self._text.push(self._raw)
+        content, new_reasoning, new_calls = self._message()
+        chunk = self._revision(before, content)
+        if new_reasoning != reasoning:
+            chunk["reasoning_content"] = new_reasoning
+        if new_calls != calls:
+            chunk["tool_calls"] = [call.as_dict() for call in new_calls]
+        return chunk
+
+    def _message(self) -> tuple[str, str, list[ToolCall]]:
+        """Content, reasoning and calls so far."""
+        content = "".join(d.content for d in self._deltas)
+        reasoning = "".join(d.reasoning for d in self._deltas)
+        return content, reasoning, [d.call for d in self._deltas if d.call is not None]
 
     def _rest(self) -> Iterator[Json]:
         yield from self._take(self._text.finish())
@@ -127,14 +161,12 @@ class ChatAnswer(_Answer):
 
     def _whole_choice(self, done: Done) -> Json:
         self._deltas += self._text.finish()
-        content = "".join(d.content for d in self._deltas)
-        reasoning = "".join(d.reasoning for d in self._deltas)
-        calls = [d.call.as_dict() for d in self._deltas if d.call is not None]
+        content, reasoning, calls = self._message()
         message: Json = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
         if calls:
-            message["tool_calls"] = calls
+            message["tool_calls"] = [call.as_dict() for call in calls]
         logprobs = {"content": self._logprobs, "refusal": None} if self._with_logprobs else None
         return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": self._finish_reason(done)}
 
@@ -155,6 +187,11 @@ class CompletionAnswer(_Answer):
         self._text += piece.text
         self._logprobs += piece.logprobs
         yield {**self._head(self.chunk_name), "choices": [self._choice(piece.text, self._legacy(piece.logprobs), None)]}
+
+    def revision_chunk(self, piece: Piece) -> Json:
+        before = self._text
+        self._text = before[: piece.revised_from] + piece.text
+        return self._revision(before, self._text)
 
     def _last_choice(self, done: Done) -> Json:
         return self._choice("", None, done.finish_reason)

@@ -14,6 +14,7 @@ from vkprefill.server.protocol.tables import (
     TOOL,
 )
 from vkprefill.specprefill.guards import STATUSES
+from vkprefill.specprefill.plan import CHECK_STATUSES
 
 
 def openapi_document(version: str) -> Json:
@@ -134,6 +135,7 @@ def _answer(object_name: str) -> Json:
         kept_ranges={"type": "array"},
         settings={"type": "object"},
         ttft_ms={"type": "number"},
+        check=_object(status={"enum": list(CHECK_STATUSES)}, reason={"type": "string"}),
     )
     return _object(
         id={"type": "string"},

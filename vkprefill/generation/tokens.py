@@ -1,0 +1,97 @@
+"""From a prompt's tokens to the parts of its answer, on a cache of the caller's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+
+import numpy as np
+
+from vkprefill.drafting.drafters import drafting_for
+from vkprefill.engine.cache import Cache
+from vkprefill.engine.model import Model
+from vkprefill.errors import ContextLengthError
+from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.parts import GenerationPart, cut_at_stops
+from vkprefill.generation.steps import Timings, generate_step
+from vkprefill.specprefill import guards
+from vkprefill.specprefill.plan import Plan, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
+from vkprefill.specprefill.settings import SpecPrefillConfig
+
+
+def stream_tokens(
+    model: Model,
+    token_ids: Sequence[int],
+    cache: Cache,
+    plan: Plan,
+    options: AnswerOptions,
+    hooks: Hooks,
+    timings: Timings,
+) -> Generator[GenerationPart, None, None]:
+    """The answer to a prompt of token ids, piece by piece, on the caller's cache. See stream_generate.
+
+    plan: which tokens of the prompt are run (the others are in the cache, or left out); options: with resolved
+    sampling; timings: what earlier runs of the prompt took.
+    """
+    parts = _stream_tokens(model, token_ids, cache, plan, options, hooks, timings)
+    return cut_at_stops(parts, options.stop)
+
+
+def _stream_tokens(
+    model: Model,
+    token_ids: Sequence[int],
+    cache: Cache,
+    plan: Plan,
+    options: AnswerOptions,
+    hooks: Hooks,
+    timings: Timings,
+) -> Generator[GenerationPart, None, None]:
+    report = plan.report
+    timings.specprefill = report.status
+    room = cache.max_context - len(cache) - len(plan.kept)
+    if room < 1:
+        raise ContextLengthError.of_prompt(len(cache) + len(plan.kept), cache.max_context)
+    limit = min(room + 1, options.max_tokens or room + 1)  # the last token sampled need not be run
+    decoder = model.tokenizer.stream_decoder(special=False)
+    run_ids = np.asarray(token_ids)[plan.kept]
+    sampler = hooks.make_sampler(options.sampling)
+    drafting = drafting_for(model, options.decode, token_ids, len(cache) + len(run_ids))
+    steps = generate_step(
+        model,
+        run_ids,
+        cache,
+        sampler,
+        timings=timings,
+        drafting=hooks.drafting(drafting) if hooks.drafting else drafting,
+        limit=limit,
+        positions=plan.kept,
+        progress=hooks.progress,
+        between=hooks.between,
+    )
+    for token_id in steps:
+        if timings.predicted_n == 1:
+            report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - hooks.started) * 1e3
+        if token_id in model.tokenizer.eog_token_ids:
+            yield GenerationPart(decoder.finish(), None, timings, report, "stop")
+            return
+        last = timings.predicted_n == limit
+        text = decoder.push(token_id) + (decoder.finish() if last else "")
+        reason = "length" if last else None
+        yield GenerationPart(text, token_id, timings, report, reason, chances=sampler.chances)
+        if last:
+            return
+
+
+def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
+    """All new tokens, without a draft."""
+    kept = np.arange(cached_n, num_tokens)
+    plan = Plan(kept, SpecPrefillReport(guards.DISABLED, "no draft model in use", num_tokens, cached_n))
+    return finish_plan(plan, kept, None)
+
+
+def plan_without_draft(model: Model, asked: SparseRequest, token_ids: Sequence[int], cached_n: int = 0) -> Plan:
+    """All new tokens, or those that the request names."""
+    plan = dense_plan(len(token_ids), cached_n)
+    if asked.kept_ranges is None or not asked.enabled:
+        return plan
+    return plan_as_given(plan, asked, asked.config or SpecPrefillConfig(), model.tokenizer, token_ids)
