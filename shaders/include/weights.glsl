@@ -8,6 +8,9 @@
 //   Sub    load_sub(unit, at, j)    sub-block j of a unit
 //   void   next8(sub, a, b)         the next 8 of its 32 weights, 4 in a and 4 in b; called 4 times
 // Integer formats: weight = scale * q + bias with q unsigned.
+//
+// EXPERTS: the part is a slab of whole matrices, one for each of some experts; `expert`, counted from the slab's first, says which is read,
+// the same one for a whole workgroup.
 
 // One buffer, as words of 4, 2 and 1 x 32 bits.
 #include "words.glsl"
@@ -22,6 +25,12 @@ layout(push_constant) uniform Push {
     uint first_row;  // of the part in the matrix [N, K]
     uint N;
     uint add;        // of products: other than 0 where they are added to what y holds
+#ifdef EXPERTS
+    uint first_expert;   // of the slab
+    uint experts;        // in the slab
+    uint expert_stride;  // from one to the next, in uvec4
+    uint own_rows;       // of matvec: other than 0 where each expert of a token has a row of x of its own
+#endif
 };
 
 #if defined(WEIGHT_F32)
@@ -55,7 +64,12 @@ const uint UNIT_STRIDE = UNIT_WORDS * 8u;  // in uvec4: 32 rows of UNIT_WORDS wo
 uint units_of_row() { return (K / 32u + UNIT_SUBS - 1u) / UNIT_SUBS; }
 
 // Where row n starts, in uvec4.
+#ifdef EXPERTS
+uint expert = 0u;
+uint row_start(uint n) { return w_offset + expert * expert_stride + (n >> 5) * units_of_row() * UNIT_STRIDE; }
+#else
 uint row_start(uint n) { return w_offset + (n >> 5) * units_of_row() * UNIT_STRIDE; }
+#endif
 
 // A row that is stored: n, or the last of the padding for all after it, whose products are dropped.
 uint stored_row(uint n) { return min(n, ((rows + 31u) & ~31u) - 1u); }

@@ -15,7 +15,9 @@
 // the 2 TM words of 4 activations for 8 columns each lane loads every SUBGROUPth, and shuffles hand each to all: SUBGROUP times fewer
 // loads. SUBGROUP is the device's subgroup size, of which LOCAL_SIZE and 2 TM are multiples. WIDE, with SHUFFLE: see words.glsl.
 //
-// Grid: (ceil(T / TM), ceil(rows / (LOCAL_SIZE * TN)), 1); token tiles are neighbours, so they share weights in the cache.
+// EXPERTS: rows of x are those of experts, of which each tile has one (include/expert_tile.glsl, at binding 4); T' is a tile more than T.
+//
+// Grid: (ceil(T / TM), ceil(rows / (LOCAL_SIZE * TN)), 1), EXPERTS: (tiles, ..); token tiles are neighbours, so they share weights in the cache.
 // Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -39,6 +41,10 @@ layout(local_size_x_id = 0) in;
 #include "weights.glsl"
 layout(binding = 2) readonly buffer X { FLOATS4 x[]; };
 layout(binding = 3) buffer Y { float y[]; };
+#ifdef EXPERTS
+#define TILES 4
+#include "expert_tile.glsl"
+#endif
 
 #ifdef SHUFFLE
 const uint AHEAD = 0u;                 // products along K that a row of w is ahead of the one before
@@ -48,7 +54,12 @@ const uint AHEAD = 2u;
 #endif
 
 void main() {
+#ifdef EXPERTS
+    const uvec2 tile = tile_rows();
+    const uint m0 = tile.x, num_tokens = tile.y;
+#else
     const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS];
+#endif
     if (m0 >= num_tokens) return;
     const uint n0 = gl_WorkGroupID.y * (LOCAL_SIZE * TN) + gl_LocalInvocationID.x, stride = K / 4u;
 

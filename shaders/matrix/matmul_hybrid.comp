@@ -10,7 +10,9 @@
 //
 // HALF: products of halves, weights and activations rounded, with one binding more (include/products.glsl).
 //
-// Grid: (ceil(T / TM), ceil(rows / LOCAL_SIZE), 1). LOCAL_SIZE is a multiple of 4, TM of 4; x is read up to a multiple of TM / 4 tokens.
+// EXPERTS: as in matmul.comp; the tiles are at the binding after the others.
+//
+// Grid: (ceil(T / TM), ceil(rows / LOCAL_SIZE), 1), EXPERTS: (tiles, ..). LOCAL_SIZE is a multiple of 4, TM of 4; x is read up to a multiple of TM / 4 tokens.
 // 128 * LOCAL_SIZE bytes of shared memory, HALF: half of that. Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -28,6 +30,14 @@ layout(local_size_x_id = 0) in;
 #include "weights.glsl"
 #include "products.glsl"
 layout(binding = 3) buffer Y { float y[]; };
+#ifdef EXPERTS
+#ifdef HALF
+#define TILES 5
+#else
+#define TILES 4
+#endif
+#include "expert_tile.glsl"
+#endif
 
 const uint TOKENS = TM / 4u;         // of one invocation
 const uint LOADS = WORDS_OF_8 / 4u;  // of x, for 8 columns
@@ -35,7 +45,12 @@ const uint LOADS = WORDS_OF_8 / 4u;  // of x, for 8 columns
 shared WORD tile[4u * WORDS_OF_8 * LOCAL_SIZE];  // [32 / COLUMNS][row]
 
 void main() {
+#ifdef EXPERTS
+    const uvec2 rows_here = tile_rows();
+    const uint m0 = rows_here.x, num_tokens = rows_here.y;
+#else
     const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS];
+#endif
     if (m0 >= num_tokens) return;
     const uint local = gl_LocalInvocationID.x, quarter = local / (LOCAL_SIZE / 4u), two = local % (LOCAL_SIZE / 4u) * 2u;
     const uint n0 = gl_WorkGroupID.y * LOCAL_SIZE, quarters = min(4u, (num_tokens - m0 + TOKENS - 1u) / TOKENS);

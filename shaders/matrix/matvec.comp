@@ -17,7 +17,11 @@
 // activations of a sub-block are loaded by 8 lanes (in turns, where the subgroup has fewer) and handed to all by shuffles. SUBGROUP is
 // the device's subgroup size, a power of two of which ROW_LANES is a multiple; SLICES is 1. WIDE, with SHUFFLE: see words.glsl.
 //
-// Grid: (ceil(rows / (ROW_LANES * TN)), 1, 1). Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
+// EXPERTS: with TM = 1. A token has a row of y for each of its experts, and, with own_rows, of x too; without, one for all of them.
+//
+//   4  ids  [T, S]  u32  in  experts; those in other slabs are none of this dispatch
+//
+// Grid: (ceil(rows / (ROW_LANES * TN)), 1, 1), EXPERTS: (.., T, S). Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -41,6 +45,9 @@ layout(local_size_x_id = 0, local_size_y_id = 1) in;
 #include "weights.glsl"
 layout(binding = 2) readonly buffer X { FLOATS4 x[]; };
 layout(binding = 3) buffer Y { float y[]; };
+#ifdef EXPERTS
+layout(binding = 4) readonly buffer Ids { uint ids[]; };
+#endif
 
 const uint BATCH = 8u;  // sub-blocks that a slice takes at a time: a multiple of UNIT_SUBS, whatever the format
 #ifdef SHUFFLE
@@ -98,8 +105,18 @@ void multiply(uint j) {
     [[unroll]] for (uint r = 0; r < TM; r++) xo[r] += 8u;
 }
 
+// The first row of x, and of y.
+#ifdef EXPERTS
+uint slot() { return gl_WorkGroupID.y * gl_NumWorkGroups.z + gl_WorkGroupID.z; }
+uint first_x() { return own_rows != 0u ? slot() : gl_WorkGroupID.y; }
+uint first_y() { return slot(); }
+#else
+uint first_x() { return 0u; }
+uint first_y() { return 0u; }
+#endif
+
 void start_at(uint column, uint num_tokens) {
-    [[unroll]] for (uint r = 0; r < TM; r++) xo[r] = (min(r, num_tokens - 1u) * K + column) / 4u;
+    [[unroll]] for (uint r = 0; r < TM; r++) xo[r] = ((first_x() + min(r, num_tokens - 1u)) * K + column) / 4u;
 }
 
 void main() {
@@ -107,6 +124,11 @@ void main() {
     const uint n0 = gl_WorkGroupID.x * (ROW_LANES * TN) + lane_x;
     const uint num_tokens = TM > 1u ? step[NUM_TOKENS] : 1u;
     if (num_tokens == 0u) return;
+#ifdef EXPERTS
+    if (gl_WorkGroupID.y >= step[NUM_TOKENS]) return;
+    expert = ids[slot()] - first_expert;  // wraps for one before the slab
+    if (expert >= experts) return;
+#endif
     const uint subs = K / 32u;
 
     uint start[TN], lane[TN];
@@ -164,7 +186,7 @@ void main() {
         [[unroll]] for (uint c = 0; c < TN; c++) {
             const uint n = n0 + c * ROW_LANES;
             if (n >= rows) continue;
-            const uint o = r * N + first_row + n;
+            const uint o = (first_y() + r) * N + first_row + n;
             y[o] = add != 0u ? y[o] + acc[r * TN + c] : acc[r * TN + c];
         }
     }

@@ -11,6 +11,8 @@ import numpy as np
 MODELS_DIR = Path(__file__).parent.parent / "data" / "models"
 FIXTURES = ("tiny-a-f32", "tiny-b-f32", "tiny-c-q4km", "tiny-d-mixed")
 MTP_FIXTURES = ("mtp-a-f32", "mtp-b-q4km", "mtp-c-mixed")  # with a multi-token-prediction block
+MOE_FIXTURES = ("moe-a-f32", "moe-b-q4km", "moe-c-fused", "moe-d-256")  # mixtures of experts
+MOE_MTP_FIXTURES = ("moe-b-q4km", "moe-c-fused")  # with both
 PROMPT_OF_ROUNDS = 40  # first tokens of p65
 CASES = ("p1", "p7", "p65", "p200", "gaps")
 

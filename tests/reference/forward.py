@@ -1,4 +1,5 @@
-"""A whole `qwen35` file on numpy: HF `modeling_qwen3_5.py` in GGUF's conventions, one function per kind of layer.
+"""A whole `qwen35` or `qwen35moe` file on numpy: HF `modeling_qwen3_5.py` in GGUF's conventions, a function for each
+kind of layer.
 
 Intermediates carry llama.cpp's names, as in tests/data/models/README.md. Weights are read and dequantised by the `gguf`
 package, so that a mistake in the engine's own reader cannot hide here.
@@ -11,7 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from tests.reference import activations, attention, conv, delta_rule, linear, mtp, norm, rope
+from tests.reference import activations, attention, conv, delta_rule, experts, linear, mtp, norm, rope
 
 # Names of intermediates of an attention layer -> llama.cpp's in the multi-token-prediction block, after `mtp_`.
 MTP_NAMES = {
@@ -27,7 +28,15 @@ MTP_NAMES = {
     "ffn_swiglu": "ffn_swiglu",
     "ffn_out": "ffn_out",
     "l_out": "post_ffn",
+    "ffn_moe_out": "ffn_moe_out",
+    "ffn_shexp": "ffn_shexp",
+    "shared_expert_gate_sigmoid": "shared_expert_gate_sigmoid",
+    "ffn_shexp_gated": "ffn_shexp_gated",
 }
+MTP_SAME_NAMES = (
+    "kq_soft_max",
+    *(f"ffn_moe_{name}" for name in "logits probs topk weights_norm gate up swiglu down".split()),
+)
 
 
 @dataclass
@@ -52,9 +61,10 @@ class ReferenceModel:
     def __init__(self, path: str | Path, dtype: type = np.float64, *, chunk: int = 0):
         """chunk: tokens per chunk of the delta rule; 0 takes the recurrent form."""
         reader = gguf.GGUFReader(path)
+        architecture = reader.fields["general.architecture"].contents()
 
         def key(name, default=None):
-            field = reader.fields.get("qwen35." + name)
+            field = reader.fields.get(f"{architecture}.{name}")
             return default if field is None else field.contents()
 
         self.dtype, self.chunk = dtype, chunk
@@ -67,6 +77,8 @@ class ReferenceModel:
         self.conv_taps = key("ssm.conv_kernel")
         self.key_heads, self.value_heads = key("ssm.group_count"), key("ssm.time_step_rank")
         self.state_size = key("ssm.state_size")
+        per_token = key("expert_used_count")  # one number, or one for each block
+        self.experts_per_token = per_token if isinstance(per_token, list) else [per_token] * key("block_count")
         interval, listed = key("full_attention_interval", 4), key("attention.recurrent_layers")
         self.recurrent = [bool(listed[i]) if listed else (i + 1) % interval != 0 for i in range(self.layer_count)]
         self.weights = {
@@ -123,8 +135,9 @@ class ReferenceModel:
         mixed = self._attention(normed, np.asarray(positions, np.int64), state, i, of_block)
         x = self._residual_mlp(x, mixed, i, of_block)
         out = {f"mtp_enorm-{i}": halves[0], f"mtp_hnorm-{i}": halves[1], f"mtp_eh_proj-{i}": projected}
-        out |= {f"mtp_attn_norm-{i}": normed, f"kq_soft_max-{i}": of_block[f"kq_soft_max-{i}"]}
-        out |= {f"mtp_{theirs}-{i}": of_block[f"{ours}-{i}"] for ours, theirs in MTP_NAMES.items()}
+        out |= {f"mtp_attn_norm-{i}": normed}
+        names = {ours: f"mtp_{theirs}" for ours, theirs in MTP_NAMES.items()} | {name: name for name in MTP_SAME_NAMES}
+        out |= {f"{names[n]}-{i}": of_block[f"{n}-{i}"] for n in names if f"{n}-{i}" in of_block}
         out["h_nextn"] = self._norm(x, mtp.optional(weights, block + "shared_head_norm", "output_norm"))
         head = "output" if "output.weight" in weights else "token_embd"
         out["result_output"] = self._linear(out["h_nextn"], mtp.optional(weights, block + "shared_head_head", head))
@@ -142,9 +155,13 @@ class ReferenceModel:
     def _residual_mlp(self, x: np.ndarray, mixed: np.ndarray, i: int, out: dict) -> np.ndarray:
         x = out[f"attn_residual-{i}"] = x + mixed
         n = out[f"attn_post_norm-{i}"] = self._norm(x, f"blk.{i}.post_attention_norm")
-        inner = activations.swiglu(self._linear(n, f"blk.{i}.ffn_gate"), self._linear(n, f"blk.{i}.ffn_up"))
-        out[f"ffn_swiglu-{i}"] = inner
-        out[f"ffn_out-{i}"] = self._linear(inner, f"blk.{i}.ffn_down")
+        if f"blk.{i}.ffn_gate_inp.weight" in self.weights:
+            mixed = experts.mixture(n, x, self.weights, f"blk.{i}.", self.experts_per_token[i])
+            out.update({f"{name}-{i}": value for name, value in mixed.items()})
+        else:
+            inner = activations.swiglu(self._linear(n, f"blk.{i}.ffn_gate"), self._linear(n, f"blk.{i}.ffn_up"))
+            out[f"ffn_swiglu-{i}"] = inner
+            out[f"ffn_out-{i}"] = self._linear(inner, f"blk.{i}.ffn_down")
         out[f"l_out-{i}"] = x + out[f"ffn_out-{i}"]
         return out[f"l_out-{i}"]
 

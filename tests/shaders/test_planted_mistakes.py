@@ -18,6 +18,7 @@ from tests.shaders import (
     test_attention_rows,
     test_delta_rows,
     test_delta_rule,
+    test_experts,
     test_gated_norm,
     test_half_row,
     test_kv_store,
@@ -137,6 +138,26 @@ def kv_store(device: Device) -> None:
 
 def middles(device: Device) -> None:
     test_kv_store.test_halves_are_the_nearest(device)
+
+
+def equal_logits(device: Device) -> None:
+    test_experts.test_equal_logits_far_from_zero(device)
+
+
+def places(device: Device) -> None:
+    test_experts.test_places_and_tiles(device, 130, 12, 3)
+
+
+def sum_of_experts(device: Device) -> None:
+    test_experts.test_sum(device, "amd", 5, 3, 36, True)
+
+
+def grouped_rows(device: Device) -> None:
+    test_experts.test_products_of_grouped_rows(device, "amd", "Q8_0")
+
+
+def by_id(device: Device) -> None:
+    test_experts.test_products_by_id(device, "amd", "Q8_0")
 
 
 def no_barrier(shader: str, file: str, place: int) -> Mistake:
@@ -286,7 +307,7 @@ EVERYWHERE = (
         matvec,
     ),
     (
-        Mistake("another row of x", "matvec.comp", "matvec_q4_1", "(min(r, num_tokens", "(min(r ^ 1u, num_tokens"),
+        Mistake("another row of x", "matvec.comp", "matvec_q4_1", "min(r, num_tokens", "min(r ^ 1u, num_tokens"),
         few_rows,
     ),
     (
@@ -308,6 +329,21 @@ EVERYWHERE = (
         delta_rule,
     ),
 )
+FROM_END, OTHER_SHARE = "float(X - expert)", "shares[t * (K + 1u) + K]"
+EVERYWHERE += (
+    (Mistake("the last of equal logits", "route.comp", "route", FROM_END, "float(expert + 1u)"), equal_logits),
+    (Mistake("tiles too long", "group_rows.comp", "group_rows", "min(B, own[o] - r)", "B"), places),
+    (
+        Mistake("another's share", "add_experts.comp", "add_experts", OTHER_SHARE, OTHER_SHARE[:-4] + "]"),
+        sum_of_experts,
+    ),
+    (
+        Mistake("another slab's", "expert_tile.glsl", "matmul_hybrid_experts_q8_0", "expert < experts", "true"),
+        grouped_rows,
+    ),
+    (Mistake("another slab's", "matvec.comp", "matvec_experts_q8_0", "if (expert >= experts) return;", ""), by_id),
+    (Mistake("another expert's row", "matvec.comp", "matvec_experts_q8_0", "own_rows != 0u", "own_rows == 0u"), by_id),
+)
 TOO_LATE = "t == waiting &&", "t == waiting + 1u &&"
 TOO_EARLY = "t >= waiting;", "t + 1u >= waiting;"
 LAST_BUT_ONE = "step[WAITING] + i", "step[WAITING] + i - 1u"
@@ -323,6 +359,7 @@ LAST_ROW = "return min(n, ((rows + 31u) & ~31u) - 1u)"
 PACKED_BY_DRIVER = "return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));"
 # What only the emulated GPU shows.
 HIDDEN = (
+    (no_barrier("group_rows", "group_rows.comp", 0), places),
     (no_barrier("attention_f16", "attention.comp", 1), attention),
     (no_barrier("attention_f16", "attention.comp", 5), attention),
     (no_barrier("attention_scores_f32", "reduce.glsl", 1), rows),

@@ -57,6 +57,7 @@ USED_IN = {
     "softmax_rows": ["softmax rows"],
     "attention": ["attention, "],
     "pooled": ["importance"],
+    "route": ["choice of experts"],
 }
 
 

@@ -177,7 +177,7 @@ def test_wrong_attention_scale(wrong):
 
 def test_architecture():
     refused(GGUFError, "general.architecture: missing key", {"general.architecture": None})
-    for found, shown in [("llama", "llama"), ("qwen35moe", "qwen35moe"), (7, "7"), (ints(1, 2), "[1 2]")]:
+    for found, shown in [("llama", "llama"), ("qwen3moe", "qwen3moe"), (7, "7"), (ints(1, 2), "[1 2]")]:
         message = f"architecture {shown} is not supported, wanted qwen35"
         refused(UnsupportedModelError, message, {"general.architecture": found})
     refused(UnsupportedModelError, r"architecture 'a\nb' is not", {"general.architecture": "a\nb"})

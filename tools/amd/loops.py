@@ -107,7 +107,7 @@ def count_loop(assembly: str, trips: list[int]) -> dict[str, int] | None:
 
 def weight_layout(shader: str) -> Layout:
     """Of the weights that a matmul or matvec shader reads."""
-    return LAYOUTS[re.fullmatch(r"mat(?:mul|vec)_(?:hybrid_)?(?:half_|dot2_)?(\w+)", shader)[1]]
+    return LAYOUTS[re.fullmatch(r"mat(?:mul|vec)_(?:hybrid_)?(?:half_|dot2_)?(?:experts_)?(\w+)", shader)[1]]
 
 
 def matvec_part(rows: int) -> int:

@@ -37,7 +37,7 @@ from vkprefill.vulkan.profiles import AMD
 from vkprefill.vulkan.program import Program
 from vkprefill.vulkan.shaders import load_shader, manifest, pack_words
 
-SHAPES = ("0.8B", "4B")
+SHAPES = ("0.8B", "4B", "35B-A3B")
 CONTEXT = 20480
 # Forms of the matmul beside that of the profile: kernel, tile, waves of 64.
 MATMUL_FORMS = (
@@ -138,7 +138,7 @@ def load_recording(
     file = SimpleNamespace(
         label=shape, path=Path(shape), metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
     )
-    config = make_config(shape)
+    config = make_config(shape, num_nextn_layers=int(with_block))
     layer = config.num_hidden_layers
     block = MTPBlock(file, layer, tuple(mtp_specs(config, layer)[0])) if with_block else None
     replaced = {

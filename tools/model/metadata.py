@@ -3,7 +3,8 @@
 import math
 
 from tools import qwen_vocab
-from vkprefill.gguf.config import ARCHITECTURE, FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
+from vkprefill.gguf.config import FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
+from vkprefill.gguf.keys import ARCHITECTURE
 
 MERGES = (
     ("Ġ t", "h e", "i n", "Ġ a", "e r", "o n", "Ġt he", "r e", "a t", "Ġ s", "e n", "o r", "Ġ w", "Ġ o", "i t", "i s")
@@ -50,8 +51,20 @@ def sizes(config: ModelConfig) -> dict[str, object]:
         values["nextn_predict_layers"] = c.num_nextn_layers
     if c.attention_scale != 1 / math.sqrt(c.head_dim):
         values["attention.scale"] = c.attention_scale
-    general = {"general.type": "model", "general.name": c.name}
-    return {**general, **{f"{ARCHITECTURE}.{key}": value for key, value in values.items()}}
+    if c.experts:
+        values |= {
+            "expert_count": c.experts.count,
+            "expert_used_count": _one_or_all(c.experts.per_token),
+            "expert_feed_forward_length": _one_or_all(c.experts.sizes),
+            "expert_shared_feed_forward_length": values.pop("feed_forward_length"),
+        }
+    general = {"general.architecture": c.architecture, "general.type": "model", "general.name": c.name}
+    return {**general, **{f"{c.architecture}.{key}": value for key, value in values.items()}}
+
+
+def _one_or_all(values: tuple[int, ...]) -> int | list[int]:
+    """Of all blocks; one number where they are the same."""
+    return values[0] if len(set(values)) == 1 else list(values)
 
 
 def small_vocabulary(vocab_size: int) -> dict[str, object]:

@@ -14,6 +14,8 @@ MIXES = (*ONE_TYPE_MIXES, "q4_k_m", "q4_k_m_2026_10", "q8mix", "mixed", "small")
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type; Q4_K_M for the others
 FILE_TYPE_Q4_K_M = 15
 
+ROUTER = "ffn_gate_inp"  # of a mixture: never quantised
+
 # Where the block size does not divide a row, as llama-quantize does it.
 FALLBACK_TYPES = {
     TensorType.Q4_K: TensorType.Q5_0,
@@ -68,7 +70,7 @@ def kind_of(spec: TensorSpec) -> str:
 
 def tensor_type(spec: TensorSpec, mix: str, config: ModelConfig) -> TensorType:
     """The type that a tensor has in a mix."""
-    if spec.role == "vector":
+    if spec.role == "vector" or kind_of(spec) == ROUTER:
         return TensorType.F32
     wanted = ONE_TYPE_MIXES[mix] if mix in ONE_TYPE_MIXES else _recipe_type(spec, mix, config)
     block_size = gguf.GGML_QUANT_SIZES[wanted][0]
@@ -82,7 +84,7 @@ def _recipe_type(spec: TensorSpec, mix: str, config: ModelConfig) -> TensorType:
     2026; q8mix has more Q5_K, Q6_K and Q8_0, as other uploads do; mixed uses as many types as possible,
     small those of fewer than four bits.
     """
-    kind = kind_of(spec)
+    kind = re.sub("_exps$|_shexp$", "", kind_of(spec))
     tied = config.tie_word_embeddings
     block = re.match(r"blk\.(\d+)\.", spec.name)
     layer = int(block[1]) if block else 0

@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 
-from vkprefill.gguf.config import ARCHITECTURE, FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
+from vkprefill.gguf.config import FULL_ATTENTION, LINEAR_ATTENTION, ModelConfig
+from vkprefill.gguf.experts import Experts
+from vkprefill.gguf.keys import ARCHITECTURE, MIXTURE
 
 _RELEASED = {
     "vocab_size": 248320,
@@ -52,24 +54,42 @@ SHAPES: dict[str, dict[str, int]] = {
     },
     "4B": {**_RELEASED_LARGE, "hidden_size": 2560, "intermediate_size": 9216},
     "9B": {**_RELEASED_LARGE, "hidden_size": 4096, "intermediate_size": 12288, "tie_word_embeddings": False},
+    "35B-A3B": {
+        **_RELEASED,
+        "hidden_size": 2048,
+        "intermediate_size": 512,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 16,
+        "linear_num_value_heads": 32,
+        "tie_word_embeddings": False,
+        "num_experts": 256,
+        "experts_per_token": 8,
+        "expert_size": 512,
+    },
 }
+# Of mixtures; without them a model is dense.
+EXPERT_SIZES = ("num_experts", "experts_per_token", "expert_size")
 
 
 def make_config(shape: str = "tiny", **sizes: int) -> ModelConfig:
     """The config of a named shape, with some sizes replaced.
 
     `sizes`: the keys of SHAPES["tiny"]; those are ModelConfig's fields, except linear_head_dim (Dk = Dv) and
-    full_attention_interval (layer i is full attention where (i + 1) % interval is 0).
+    full_attention_interval (layer i is full attention where (i + 1) % interval is 0). And EXPERT_SIZES, all or none.
     """
-    unknown = sizes.keys() - SHAPES["tiny"].keys()
-    if unknown:
-        raise ValueError(f"unknown size {min(unknown)}, wanted one of {', '.join(SHAPES['tiny'])}")
+    known = (*SHAPES["tiny"], *EXPERT_SIZES)
+    if unknown := sizes.keys() - set(known):
+        raise ValueError(f"unknown size {min(unknown)}, wanted one of {', '.join(known)}")
     values = {"num_nextn_layers": 0, "full_attention_interval": 4, **SHAPES[shape], **sizes}
+    count, per_token, size = (values.pop(name, 0) for name in EXPERT_SIZES)
+    blocks = values["num_hidden_layers"] + values["num_nextn_layers"]
+    experts = Experts(count, (per_token,) * blocks, (size,) * blocks) if count else None
     interval, linear_head_dim = values.pop("full_attention_interval"), values.pop("linear_head_dim")
     tied = bool(values.pop("tie_word_embeddings"))
     kinds = [LINEAR_ATTENTION if (i + 1) % interval else FULL_ATTENTION for i in range(values["num_hidden_layers"])]
     return ModelConfig(
-        name=f"random-{ARCHITECTURE}-{shape}",
+        name=f"random-{MIXTURE if experts else ARCHITECTURE}-{shape}",
+        experts=experts,
         layer_types=tuple(kinds),
         linear_key_head_dim=linear_head_dim,
         linear_value_head_dim=linear_head_dim,

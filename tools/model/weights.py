@@ -54,9 +54,9 @@ def random_tensor(
         return (std * normal()).astype(np.float16)
     if tensor_type == TensorType.BF16:
         return ((std * normal()).view(np.uint32) >> 16).astype(np.uint16)
-    rows, columns = spec.shape
+    rows = math.prod(spec.shape[:-1])
     block_size = gguf.GGML_QUANT_SIZES[tensor_type][0]
-    num_blocks = rows * columns // block_size
+    num_blocks = rows * spec.shape[-1] // block_size
     return random_blocks(rng, num_blocks, tensor_type, std / _unit_std(tensor_type)).reshape(rows, -1)
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
 from vkprefill.engine.halves import takes_halves
-from vkprefill.engine.memory import check_context, chunk_for, memory_bill
+from vkprefill.engine.memory import check_context, chunk_for, memory_bill, wanted_chunk
 from vkprefill.engine.sizes import Sizes
 from vkprefill.errors import DeviceError
 from vkprefill.gguf.config import ModelConfig
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     info, profile = device_and_profile(args)
     device = info.name if info else None
     context = config.max_position_embeddings if args.ctx_size is None else args.ctx_size
-    chunk = args.batch_size or (chunk_for(config, profile) if device else profile.prefill_chunk)
+    chunk = args.batch_size or (chunk_for if device else wanted_chunk)(config, profile)
     half = takes_halves(args.precision, info is None or abilities(info.index).has_dot2)
     precision = "half" if half else "full"
     block = find_block(file, config, "auto" if args.model_draft is None else args.model_draft)
@@ -101,6 +101,8 @@ def run(args: argparse.Namespace) -> int:
         if name == "layer_types":
             attention = config.attention_layers
             value = f"{len(config.linear_layers)} linear_attention, {len(attention)} full_attention {attention}"
+        elif name == "experts" and config.experts:
+            value = str(config.experts)
         print(f"  {name:24} {value}")
     print(
         f"memory for a context of {context} tokens, KV cache {kv_type(args)}, prefill in steps of {chunk} tokens, "

@@ -17,7 +17,7 @@ from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.layers.attention import attention
 from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.layers.delta_net import delta_net
-from vkprefill.engine.layers.mlp import mlp
+from vkprefill.engine.layers.feed_forward import feed_forward
 from vkprefill.engine.layers.mtp import mtp_block, mtp_fill
 from vkprefill.engine.scratch import Scratch
 from vkprefill.engine.step import StepWord
@@ -110,7 +110,7 @@ class ForwardPass:
             else:
                 delta_net(p, at, weights.mixer)
             kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps, half=at.half)
-            mlp(p, at, weights.mlp)
+            feed_forward(p, at, weights.mlp)
         if last_layer is None and w.mtp:
             self._append_mtp(p, few_rows, fill_block)
         p.prefix = ""
@@ -176,7 +176,7 @@ class ForwardPass:
         """Bound a submission's work by the speed of one large product, so that it takes about SUBMISSION_S whatever the
         GPU.
         """
-        p, s, w = self._program("timing", num_rows), self._scratch, self._weights.layers[0].mlp.ffn_gate
+        p, s, w = self._program("timing", num_rows), self._scratch, self._weights.layers[0].mlp.every_token.ffn_gate
         kernels.linear(p, s.h, w, s.ffn_gate, half=self._half(num_rows))
         s.step.view()[StepWord.NUM_TOKENS] = num_rows
         p.run()  # compiles

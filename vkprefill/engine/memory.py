@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from vkprefill.engine.halves import PRECISIONS, takes_halves, tell_of_detour
 from vkprefill.engine.kept_rows import kept_size
-from vkprefill.engine.scratch import scratch_bytes
+from vkprefill.engine.scratch import scratch_bytes, scratch_shapes
 from vkprefill.engine.sizes import KV_TYPES, PAGE, Sizes, check_sizes, num_pages
 from vkprefill.engine.weights import weight_bytes
 from vkprefill.errors import OutOfMemoryError, RequestError
@@ -17,6 +18,8 @@ from vkprefill.gguf.tensors import tensor_specs
 from vkprefill.vulkan.device import UPLOAD_SLICE_BYTES, Device
 from vkprefill.vulkan.probe import DeviceInfo
 from vkprefill.vulkan.profiles import Profile
+
+MIXTURE_CHUNK = 2048  # tokens of a step of a mixture: 64 for each of 256 experts, where a token takes 8
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,8 @@ def fit(
     if half and not has_dot2:
         tell_of_detour(device.info.name)
     sizes = Sizes(config, device.profile, options.max_context or PAGE, options.kv_type, chunk, half, block)
+    if options.prefill_chunk is None:
+        sizes = _chunk_that_fits(file, sizes, device, options.reserve_bytes)
     if options.max_context is None:
         sizes = replace(sizes, max_context=_longest_context(file, sizes, device, options.reserve_bytes))
     check_context(sizes, device.info)
@@ -122,11 +127,38 @@ def check_context(sizes: Sizes, info: DeviceInfo) -> None:
         )
 
 
+def wanted_chunk(config: ModelConfig, profile: Profile) -> int:
+    """Tokens of a step where nothing is in the way. An expert of a mixture has a few of them only, and its weights are
+    read for those: more at a time pay.
+    """
+    return max(profile.prefill_chunk, MIXTURE_CHUNK) if config.experts else profile.prefill_chunk
+
+
 def chunk_for(config: ModelConfig, profile: Profile) -> int:
-    """The profile's chunk, or less where one dispatch of the largest matrix would pass the bound of a submission."""
+    """The wanted chunk, or less where one dispatch of the largest matrix would pass the bound of a submission; those of
+    mixtures are cut into several.
+    """
+    wanted = wanted_chunk(config, profile)
+    if config.experts:
+        return wanted
     widest = max(config.intermediate_size, config.conv_dim, 2 * config.q_dim)
     most = int(profile.submission_flop / (2.0 * widest * config.hidden_size))
-    return max(32, min(profile.prefill_chunk, most // 32 * 32))
+    return max(32, min(wanted, most // 32 * 32))
+
+
+def _chunk_that_fits(file: GGUFFile, sizes: Sizes, device: Device, reserve_bytes: int) -> Sizes:
+    """The sizes with a shorter chunk, down to that of dense models, where activations are more than half of what
+    weights leave, or one of their buffers is more than the device allows.
+    """
+
+    def fits(sizes: Sizes) -> bool:
+        bill, largest = memory_bill(file, sizes), max(math.prod(s[0]) for s in scratch_shapes(sizes).values())
+        enough = bill.total + bill.activations + reserve_bytes <= device.available_bytes() * 0.9
+        return enough and 4 * largest <= device.info.max_buffer_bytes
+
+    while sizes.prefill_chunk > device.profile.prefill_chunk and not fits(sizes):
+        sizes = replace(sizes, prefill_chunk=max(device.profile.prefill_chunk, sizes.prefill_chunk // 2))
+    return sizes
 
 
 def _longest_context(file: GGUFFile, least: Sizes, device: Device, reserve_bytes: int) -> int:

@@ -8,6 +8,7 @@ ones may be kept.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -366,8 +367,8 @@ class Runner:
         submission; whole tiles of the products where there is room for one, since these compute whole tiles anyway.
         """
         sizes, profile = self.sizes, self.device.profile
-        per_token = 4.0 * self.config.q_dim * (cache_len + sizes.prefill_chunk)
-        most = max(1, int(profile.submission_flop / per_token))
+        pairs = profile.submission_flop / (4.0 * self.config.q_dim)  # of a token with a key of its past or its run
+        most = max(1, int((math.sqrt(cache_len**2 + 4 * pairs) - cache_len) / 2))  # most (cache_len + most) of them
         tile = max(ROW_TILE, (profile.half_matmul if sizes.half else profile.matmul)[1])
         return min(sizes.prefill_chunk, most // tile * tile or most)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from vkprefill.engine.expert_matrix import most_tiles
 from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.sizes import DRAFT_CANDIDATES, MAX_CANDIDATES, MAX_DRAFT_IDS, MAX_DRAFTS, Sizes
 from vkprefill.engine.step import STEP_WORDS
+from vkprefill.gguf.quants import padded_rows
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 
@@ -57,6 +59,19 @@ class Scratch:
     gates: Buffer | None = None  # [T, Hv, 2]
     delta_out: Buffer | None = None  # [T, Hv Dv]
 
+    # mixtures: K the most experts of a token, X of a layer, S rows of all tokens together, T K and a tile more
+    router: Buffer | None = None  # [T, X]
+    expert_ids: Buffer | None = None  # uint32 [T, K]
+    shares: Buffer | None = None  # [T, K + 1], of the expert that every token takes too
+    places: Buffer | None = None  # uint32 [T, K], see shaders/experts/group_rows.comp
+    tiles: Buffer | None = None  # uint32 [most, 4]
+    expert_rows: Buffer | None = None  # [S, D], what experts read, then what they make of it
+    expert_gate: Buffer | None = None  # [S, F]
+    expert_up: Buffer | None = None  # [S, F]
+    shared: Buffer | None = None  # [T, D], of the expert that every token takes
+    expert_halves: Buffer | None = None  # uint32 [S, widest input of a product / 2]
+    expert_factors: Buffer | None = None  # [S]
+
     # multi-token prediction
     mtp_pair: Buffer | None = None  # [T, 2 D]: normed embedding beside the normed hidden row
     mtp_x: Buffer | None = None  # [T, D], the block's residual stream
@@ -78,6 +93,11 @@ class Scratch:
     def half(self) -> HalfRows | None:
         """Room for what products of halves read, one input after another."""
         return HalfRows(self.halves, self.half_factors) if self.halves is not None else None
+
+    @property
+    def expert_half(self) -> HalfRows | None:
+        """The same for the rows of experts."""
+        return HalfRows(self.expert_halves, self.expert_factors) if self.expert_halves is not None else None
 
     def buffers(self) -> Iterator[Buffer]:
         """Those that are there."""
@@ -148,6 +168,8 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
             "gates": floats(rows, c.linear_num_value_heads, 2),
             "delta_out": floats(rows, c.linear_value_dim),
         }
+    if c.experts:
+        shapes |= _expert_shapes(sizes)
     if sizes.block:
         shapes |= {
             "mtp_pair": of_mtp(floats(rows, 2 * c.hidden_size)),
@@ -157,6 +179,28 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
             "drafts": on_host(words(MAX_DRAFTS, DRAFT_CANDIDATES, 2)),
         }
     return shapes
+
+
+def _expert_shapes(sizes: Sizes) -> dict[str, Shape]:
+    c, rows, experts = sizes.config, sizes.rows, sizes.config.experts
+    per_token, tile = max(experts.per_token), sizes.profile.expert_rows
+    dim, width = padded_rows(c.hidden_size), padded_rows(max(experts.sizes))
+    places = rows * per_token
+    shapes = {
+        "router": ((rows, experts.count), np.float32),
+        "expert_ids": ((rows, per_token), np.uint32),
+        "shares": ((rows, per_token + 1), np.float32),
+        "places": ((rows, per_token), np.uint32),
+        "tiles": ((most_tiles(places, experts.count, tile), 4), np.uint32),
+        "expert_rows": ((places + tile, dim), np.float32),
+        "expert_gate": ((places + tile, width), np.float32),
+        "expert_up": ((places + tile, width), np.float32),
+        "shared": ((rows, c.hidden_size), np.float32),
+    }
+    if sizes.half:
+        shapes["expert_halves"] = (places + tile, max(dim, width) // 2), np.uint32
+        shapes["expert_factors"] = (places + tile,), np.float32
+    return {name: (*shape, "device") for name, shape in shapes.items()}
 
 
 def scratch_bytes(sizes: Sizes, place: str) -> int:

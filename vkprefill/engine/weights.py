@@ -1,4 +1,4 @@
-"""File -> device: matrices packed and split by rows into parts, vectors as float32.
+"""File -> device: matrices packed and split by rows into parts, experts whole into slabs, vectors as float32.
 
 Slices of rows are checked for NaN and packed by threads (numpy works without the interpreter lock): on a CPU, whose
 memory is all one, to where they stay; for a GPU while the slice before is uploaded. What was read of the file does not
@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from vkprefill.engine.expert_matrix import ExpertMatrix, Slab, expert_words, stacks_of
 from vkprefill.gguf.config import FULL_ATTENTION, OUTPUT, TOKEN_EMBEDDING, ModelConfig
 from vkprefill.gguf.file import GGUFFile
 from vkprefill.gguf.mtp import MTPBlock
@@ -83,13 +84,36 @@ class MLPWeights:
     ffn_up: Matrix
     ffn_down: Matrix
 
+    @property
+    def every_token(self) -> MLPWeights:
+        """What of a feed-forward part every token takes."""
+        return self
+
+
+@dataclass(frozen=True)
+class MixtureWeights:
+    """shared: of the expert that every token takes; shared_gate: of how much it counts for; router: of which others do
+    and how much.
+    """
+
+    router: Matrix
+    ffn_gate: ExpertMatrix
+    ffn_up: ExpertMatrix
+    ffn_down: ExpertMatrix
+    shared: MLPWeights
+    shared_gate: Buffer
+
+    @property
+    def every_token(self) -> MLPWeights:
+        return self.shared
+
 
 @dataclass(frozen=True)
 class LayerWeights:
     attn_norm: Buffer
     mixer: AttentionWeights | DeltaNetWeights
     post_attention_norm: Buffer
-    mlp: MLPWeights
+    mlp: MLPWeights | MixtureWeights
 
 
 @dataclass(frozen=True)
@@ -123,7 +147,7 @@ def part_rows(rows: int, row_bytes: int) -> list[tuple[int, int]]:
 
 def weight_bytes(file: GGUFFile, specs: Iterable[TensorSpec]) -> int:
     """Device bytes of these tensors: what `load_weights` allocates for them."""
-    return sum(4 * words for _, _, words in _pieces(file, specs))
+    return sum(4 * words for _, _, words in _pieces(file, specs, POOL_BYTES))
 
 
 def load_weights(
@@ -135,14 +159,17 @@ def load_weights(
     sources = [(file, tensor_specs(config), "weights")] + ([(block.file, block.specs, "mtp")] if block else [])
     total, done = sum(weight_bytes(source, specs) for source, specs, _ in sources), 0
     pools: list[Buffer] = []
-    tensors: dict[str, Matrix | Buffer] = {}
+    limit = min(POOL_BYTES, device.info.max_buffer_bytes)
+    tensors: dict[str, Matrix | ExpertMatrix | Buffer] = {}
     with _threads() as pool:
         for source, specs, kind in sources:
-            some, places = _allocate(list(_pieces(source, specs)), device, kind)
+            some, places = _allocate(list(_pieces(source, specs, limit)), device, kind, limit)
             pools += some
             for spec in specs:
                 if spec.role == "matrix":
                     tensors[spec.name] = _load_matrix(source, spec, places[spec.name], device, pool)
+                elif spec.role == "experts":
+                    tensors |= _load_experts(source, spec, places[spec.name], device, pool)
                 else:
                     tensors[spec.name] = replace(places[spec.name][0], shape=spec.shape)
                     device.upload(tensors[spec.name], [read_vector(source, spec)])
@@ -172,34 +199,38 @@ def _threads() -> Iterator[ThreadPoolExecutor]:
             raise interrupt
 
 
-def _pieces(file: GGUFFile, specs: Iterable[TensorSpec]) -> Iterator[tuple[str, str, int]]:
-    """(tensor, label, 32-bit words) of everything that is laid out in the pools, in order.
+def _pieces(file: GGUFFile, specs: Iterable[TensorSpec], limit: int) -> Iterator[tuple[str, str, int]]:
+    """(tensor, label, 32-bit words) of everything that is laid out in the pools, in order. limit: most bytes of one.
 
     The same tensor of all layers lies together, vectors first: a pipeline binds one pool, so this makes for the fewest.
     """
 
     def place(spec: TensorSpec) -> tuple[bool, str, str]:
-        return spec.role == "matrix", spec.name.split(".", 2)[-1], file.info(spec.name).type.name
+        return spec.role != "vector", spec.name.split(".", 2)[-1], file.info(spec.name).type.name
 
     for spec in sorted(specs, key=place):
         if spec.role == "matrix":
             row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[1])
             for first, rows in part_rows(spec.shape[0], row_bytes):
                 yield spec.name, f"{spec.name}[{first}:{first + rows}]", padded_rows(rows) * row_bytes // 4
+        elif spec.role == "experts":
+            for stack in stacks_of(spec):
+                words = expert_words(file.info(spec.name).type, stack.rows, spec.shape[2])
+                for first, count in stack.slabs(words, limit // 4):
+                    yield spec.name, f"{stack.name}[{first}:{first + count}]", count * words
         else:
             yield spec.name, spec.name, -(-int(np.prod(spec.shape)) // VECTOR_ALIGN) * VECTOR_ALIGN
 
 
 def _allocate(
-    pieces: list[tuple[str, str, int]], device: Device, kind: str
+    pieces: list[tuple[str, str, int]], device: Device, kind: str, limit: int
 ) -> tuple[list[Buffer], dict[str, list[Buffer]]]:
     """(pools, tensor -> its places in them). Pieces follow each other in few large buffers, so that layers can share
-    pipelines.
+    pipelines. limit: most bytes of one.
     """
-    limit = min(POOL_BYTES, device.info.max_buffer_bytes) // 4
     sizes, starts = [0], []
     for _, _, words in pieces:
-        if sizes[-1] + words > limit:
+        if sizes[-1] + words > limit // 4:
             sizes.append(0)
         starts.append((len(sizes) - 1, sizes[-1]))
         sizes[-1] += words
@@ -217,27 +248,64 @@ def _load_matrix(
 ) -> Matrix:
     weight_type, (rows, columns) = file.info(spec.name).type, spec.shape
     row_bytes = packed_row_bytes(weight_type, columns)
-    step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
     parts = []
     for place, (first, count) in zip(places, part_rows(rows, row_bytes), strict=True):
-        words = place.view() if place.visible else None
-        slices = (slice(start, min(start + step, first + count)) for start in range(first, first + count, step))
-        packed = _ahead(pool, partial(_pack, file, spec, words, first), slices)
-        if words is None:
-            device.upload(place, packed)
-        else:
-            deque(packed, maxlen=0)  # which is where they stay
+        _fill(file, spec, place, [(slice(first, first + count), 0)], device, pool)
         parts.append(MatrixPart(first, count, place))
     return Matrix(spec.name, layout_of(weight_type).name, rows, columns, tuple(parts))
 
 
-def _pack(file: GGUFFile, spec: TensorSpec, words: np.ndarray | None, first: int, rows: slice) -> np.ndarray:
-    """Rows of a matrix, packed to their place in `words`, where row `first` is at the start; None: in a new array."""
-    count, weight_type = rows.stop - rows.start, file.info(spec.name).type
+def _load_experts(
+    file: GGUFFile, spec: TensorSpec, places: list[Buffer], device: Device, pool: ThreadPoolExecutor
+) -> dict[str, ExpertMatrix]:
+    """The matrices that a tensor of experts holds one or two of, by name."""
+    weight_type, columns, at = file.info(spec.name).type, spec.shape[2], iter(places)
+    limit, matrices = min(POOL_BYTES, device.info.max_buffer_bytes) // 4, {}
+    for stack in stacks_of(spec):
+        words, slabs = expert_words(weight_type, stack.rows, columns), []
+        for first, count in stack.slabs(words, limit):
+            place = next(at)
+            _fill(file, spec, place, [(stack.rows_of(first + i), i * words) for i in range(count)], device, pool)
+            slabs.append(Slab(first, count, place))
+        layout = layout_of(weight_type).name
+        matrices[stack.name] = ExpertMatrix.of(stack, layout, columns, words, tuple(slabs))
+    return matrices
+
+
+def _fill(
+    file: GGUFFile,
+    spec: TensorSpec,
+    place: Buffer,
+    runs: list[tuple[slice, int]],
+    device: Device,
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Runs of rows of a tensor to their place on the device. runs: (rows of the file, their first word in the place),
+    one after another.
+    """
+    row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[-1])
+    step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
+    words = place.view() if place.visible else None
+    slices = (
+        (slice(start, min(start + step, rows.stop)), first + (start - rows.start) * row_bytes // 4)
+        for rows, first in runs
+        for start in range(rows.start, rows.stop, step)
+    )
+    packed = _ahead(pool, partial(_pack, file, spec, words), slices)
+    if words is None:
+        device.upload(place, packed)
+    else:
+        deque(packed, maxlen=0)  # which is where they stay
+
+
+def _pack(file: GGUFFile, spec: TensorSpec, words: np.ndarray | None, run: tuple[slice, int]) -> np.ndarray:
+    """Rows of a tensor, packed to their place in `words`; None: in a new array."""
+    (rows, first), weight_type = run, file.info(spec.name).type
+    count = rows.stop - rows.start
     check_finite(file, spec.name, rows.start, count)
     if words is not None:
-        row_words = packed_row_bytes(weight_type, spec.shape[1]) // 4
-        words = words[(rows.start - first) * row_words :][: padded_rows(count) * row_words]
+        row_words = packed_row_bytes(weight_type, spec.shape[-1]) // 4
+        words = words[first:][: padded_rows(count) * row_words]
     packed = pack_rows(file.data(spec.name)[rows], weight_type, words)
     file.release(spec.name, rows)
     return packed
@@ -255,7 +323,7 @@ def _ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterato
 
 
 def _assemble(
-    tensors: dict[str, Matrix | Buffer], config: ModelConfig, pools: list[Buffer], block: MTPBlock | None
+    tensors: dict[str, Matrix | ExpertMatrix | Buffer], config: ModelConfig, pools: list[Buffer], block: MTPBlock | None
 ) -> ModelWeights:
     layers = tuple(_layer(tensors, layer, kind) for layer, kind in enumerate(config.layer_types))
     embedding, norm = tensors[TOKEN_EMBEDDING], tensors["output_norm.weight"]
@@ -274,8 +342,8 @@ def _assemble(
     return ModelWeights(embedding, norm, output, layers, mtp, tuple(pools))
 
 
-def _layer(tensors: dict[str, Matrix | Buffer], layer: int, kind: str) -> LayerWeights:
-    def get(name: str) -> Matrix | Buffer:
+def _layer(tensors: dict[str, Matrix | ExpertMatrix | Buffer], layer: int, kind: str) -> LayerWeights:
+    def get(name: str) -> Matrix | ExpertMatrix | Buffer:
         return tensors[f"blk.{layer}.{name}"]
 
     mixer: AttentionWeights | DeltaNetWeights
@@ -300,5 +368,22 @@ def _layer(tensors: dict[str, Matrix | Buffer], layer: int, kind: str) -> LayerW
             ssm_a=get("ssm_a"),
             ssm_norm=get("ssm_norm.weight"),
         )
-    mlp = MLPWeights(ffn_gate=get("ffn_gate.weight"), ffn_up=get("ffn_up.weight"), ffn_down=get("ffn_down.weight"))
+    prefix = f"blk.{layer}."
+    mlp = feed_forward_weights({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
     return LayerWeights(get("attn_norm.weight"), mixer, get("post_attention_norm.weight"), mlp)
+
+
+def feed_forward_weights(tensors: dict[str, Matrix | ExpertMatrix | Buffer]) -> MLPWeights | MixtureWeights:
+    """Of one block, by what it has: experts or none."""
+
+    def dense(of: str) -> MLPWeights:
+        return MLPWeights(*(tensors[f"ffn_{name}{of}.weight"] for name in ("gate", "up", "down")))
+
+    if "ffn_gate_inp.weight" not in tensors:
+        return dense("")
+    return MixtureWeights(
+        tensors["ffn_gate_inp.weight"],
+        *(tensors[f"ffn_{name}_exps.weight"] for name in ("gate", "up", "down")),
+        dense("_shexp"),
+        tensors["ffn_gate_inp_shexp.weight"],
+    )

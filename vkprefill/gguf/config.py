@@ -1,4 +1,5 @@
-"""Metadata -> ModelConfig: the sizes of a Qwen3.5 (`qwen35`) model under their Hugging Face names.
+"""Metadata -> ModelConfig: the sizes of a Qwen3.5 model (`qwen35`, or `qwen35moe`: a mixture of experts) under their
+Hugging Face names.
 
 The only place that knows metadata keys of the architecture. Values are checked for type, range and consistency, and
 against what the kernels can run, so that nothing later has to doubt a size.
@@ -13,10 +14,10 @@ import numpy as np
 
 from vkprefill.display import printable
 from vkprefill.errors import GGUFError, UnsupportedModelError
+from vkprefill.gguf.experts import Experts, read_experts
 from vkprefill.gguf.file import GGUFFile
-from vkprefill.gguf.purposes import purpose_of
+from vkprefill.gguf.keys import ARCHITECTURE, MIXTURE, Keys
 
-ARCHITECTURE = "qwen35"
 FULL_ATTENTION = "full_attention"
 LINEAR_ATTENTION = "linear_attention"
 
@@ -35,7 +36,7 @@ STATE_SIZES = (16, 32, 64, 128, 256)
 @dataclass(frozen=True)
 class ModelConfig:
     """Sizes and constants of a model. The trunk has `num_hidden_layers`; a multi-token-prediction block may follow it,
-    in the same file or in one of its own (num_nextn_layers 1).
+    in the same file or in one of its own (num_nextn_layers 1). experts: None for a dense model.
     """
 
     name: str
@@ -59,6 +60,11 @@ class ModelConfig:
     linear_value_head_dim: int
     linear_conv_kernel_dim: int
     tie_word_embeddings: bool
+    experts: Experts | None = None
+
+    @property
+    def architecture(self) -> str:
+        return MIXTURE if self.experts else ARCHITECTURE
 
     @property
     def q_dim(self) -> int:
@@ -107,7 +113,7 @@ class ModelConfig:
         Raises GGUFError for keys that are missing, of a wrong type, out of range or at odds with each other, and
         UnsupportedModelError for another architecture or for sizes and features the engine does not have.
         """
-        keys = _Keys(file)
+        keys = Keys(file)
         keys.check_architecture()
         block_count = keys.integer("block_count", 1, 1024)
         num_nextn_layers = keys.integer("nextn_predict_layers", 0, block_count - 1, default=0)
@@ -118,7 +124,7 @@ class ModelConfig:
             name=keys.model_name(),
             vocab_size=_vocab_size(file),
             hidden_size=keys.integer("embedding_length", 1, 1 << 20),
-            intermediate_size=keys.same_integer("feed_forward_length", 1, 1 << 20, block_count),
+            intermediate_size=_intermediate_size(keys, block_count),
             num_hidden_layers=num_hidden_layers,
             num_nextn_layers=num_nextn_layers,
             num_attention_heads=keys.same_integer("attention.head_count", 1, 1024, block_count),
@@ -136,82 +142,12 @@ class ModelConfig:
             linear_value_head_dim=state_size,
             linear_conv_kernel_dim=keys.integer("ssm.conv_kernel", 1, 1024),
             tie_word_embeddings=OUTPUT not in file.tensors,
+            experts=read_experts(keys, file, block_count),
         )
         _check_consistent(config, keys)
         _check_rope(config, keys)
         _check_supported(config, file.label)
         return config
-
-
-_REQUIRED = object()
-
-
-class _Keys:
-    """Typed reads of the `qwen35.` keys. Errors name the file, the key, what was found and what was wanted."""
-
-    def __init__(self, file: GGUFFile) -> None:
-        self.label = file.label
-        self.metadata = file.metadata
-        self.path = file.path
-
-    def full(self, key: str) -> str:
-        return f"{ARCHITECTURE}.{key}"
-
-    def get(self, key: str, default: object = _REQUIRED) -> object:
-        value = self.metadata.get(self.full(key), default)
-        if value is _REQUIRED:
-            raise GGUFError(f"{self.label}: {self.full(key)}: missing key")
-        return value
-
-    def error(self, key: str, value: object, wanted: str) -> GGUFError:
-        if isinstance(value, np.ndarray):
-            value = value.tolist() if value.size <= 8 else f"an array of {value.size}"
-        return GGUFError(f"{self.label}: {self.full(key)}: found {printable(value)}, wanted {wanted}")
-
-    def check_architecture(self) -> None:
-        found = self.metadata.get("general.architecture")
-        if purpose := purpose_of(self.metadata, self.path):
-            raise UnsupportedModelError(f"{self.label}: {purpose}; wanted the model's own file")
-        if found is None:
-            raise GGUFError(f"{self.label}: general.architecture: missing key")
-        if not isinstance(found, str) or found != ARCHITECTURE:
-            raise UnsupportedModelError(
-                f"{self.label}: architecture {printable(found)} is not supported, wanted {ARCHITECTURE}"
-            )
-
-    def model_name(self) -> str:
-        """general.name, or the file's name where there is none; one printable line."""
-        name = self.metadata.get("general.name")
-        return printable(name if isinstance(name, str) and name else self.path.stem, 80)
-
-    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        """An integer of any GGUF integer type; required without a default."""
-        value = self.get(key, _REQUIRED if default is None else default)
-        if type(value) is not int or not low <= value <= high:
-            raise self.error(key, value, f"an integer from {low} to {high}")
-        return value
-
-    def same_integer(self, key: str, low: int, high: int, block_count: int) -> int:
-        """An integer, or an array with one for each block where all are equal (some converters write those)."""
-        value = self.get(key)
-        if not isinstance(value, np.ndarray):
-            return self.integer(key, low, high)
-        if value.dtype.kind not in "iu" or value.size != block_count:
-            raise self.error(key, value, f"an integer, or {block_count} of them, one for each block")
-        if value.min() != value.max():
-            raise UnsupportedModelError(
-                f"{self.label}: {self.full(key)}: values that differ by layer are not supported"
-            )
-        if not low <= value[0] <= high:
-            raise self.error(key, value, f"integers from {low} to {high}")
-        return int(value[0])
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        """A finite floating-point number above 0; required without a default."""
-        value = self.get(key, _REQUIRED if default is None else default)
-        if not isinstance(value, float) or not math.isfinite(value) or value <= 0:
-            raise self.error(key, value, "a finite floating-point number above 0")
-        return value
 
 
 def _vocab_size(file: GGUFFile) -> int:
@@ -222,7 +158,15 @@ def _vocab_size(file: GGUFFile) -> int:
     return shape[0]
 
 
-def _layer_types(keys: _Keys, block_count: int, num_hidden_layers: int) -> tuple[str, ...]:
+def _intermediate_size(keys: Keys, block_count: int) -> int:
+    """Of the feed-forward layers; of a mixture, of the expert that every token takes."""
+    key = "expert_shared_feed_forward_length"
+    if keys.architecture == MIXTURE and keys.has(key):
+        return keys.same_integer(key, 1, 1 << 20, block_count)
+    return keys.same_integer("feed_forward_length", 1, 1 << 20, block_count)
+
+
+def _layer_types(keys: Keys, block_count: int, num_hidden_layers: int) -> tuple[str, ...]:
     """Kinds of the trunk's layers: from the array of flags (newer converters) or else from the interval."""
     key = "attention.recurrent_layers"
     flags = keys.get(key, None)
@@ -237,7 +181,7 @@ def _layer_types(keys: _Keys, block_count: int, num_hidden_layers: int) -> tuple
     return tuple(LINEAR_ATTENTION if flag else FULL_ATTENTION for flag in recurrent)
 
 
-def _check_consistent(config: ModelConfig, keys: _Keys) -> None:
+def _check_consistent(config: ModelConfig, keys: Keys) -> None:
     """Keys that must agree with each other in any sound file."""
     c = config
     value_length = keys.integer("attention.value_length", 1, 65536)
@@ -264,7 +208,7 @@ def _check_consistent(config: ModelConfig, keys: _Keys) -> None:
         )
 
 
-def _check_rope(config: ModelConfig, keys: _Keys) -> None:
+def _check_rope(config: ModelConfig, keys: Keys) -> None:
     """Only plain rotary embedding is supported: no scaling, and sections that give every pair the text position.
 
     With interleaved M-RoPE pair i takes component i mod 3 as long as that component's section lasts (llama.cpp,

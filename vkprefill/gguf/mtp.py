@@ -22,6 +22,7 @@ SHARED_SIZES = {
     "vocab_size": "vocabulary size",
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
+    "experts": "experts",
     "num_attention_heads": "attention.head_count",
     "num_key_value_heads": "attention.head_count_kv",
     "head_dim": "attention.key_length",

@@ -112,6 +112,8 @@ def pack_rows(data: np.ndarray, weight_type: T, out: np.ndarray | None = None) -
     block_weights, block_bytes = GGML_QUANT_SIZES[weight_type]
     if block_weights == 1:
         block_weights, block_bytes = 32, 32 * block_bytes
+        if short := -data.shape[1] % block_bytes:
+            data = np.concatenate([data, np.zeros((rows, short), np.uint8)], axis=1)
     blocks_in_unit = layout.unit_weights // block_weights
     blocks = data.reshape(rows, -1, block_bytes)
     if short := -blocks.shape[1] % blocks_in_unit:

@@ -16,9 +16,10 @@ from gguf import GGMLQuantizationType as TensorType
 from vkprefill.display import printable
 from vkprefill.errors import GGUFError, UnsupportedModelError
 from vkprefill.gguf.config import FULL_ATTENTION, OUTPUT, TOKEN_EMBEDDING, ModelConfig
+from vkprefill.gguf.experts import FUSED_EXPERTS
 from vkprefill.gguf.file import GGUFFile
 
-Role = Literal["matrix", "vector"]
+Role = Literal["matrix", "experts", "vector"]
 FIRST_NORM = "blk.0.attn_norm.weight"  # every trunk has it
 
 MATRIX_TYPES = (
@@ -79,7 +80,9 @@ EXPONENT_MASKS = {
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor the model needs. "matrix": any of MATRIX_TYPES; "vector": small, read as float32 from VECTOR_TYPES."""
+    """A tensor the model needs. "matrix": any of MATRIX_TYPES; "experts": those of a mixture, one after another;
+    "vector": small, read as float32 from VECTOR_TYPES.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -129,14 +132,37 @@ def layer_specs(config: ModelConfig, layer: int, kind: str) -> list[TensorSpec]:
         "attn_norm.weight": (c.hidden_size,),
         "post_attention_norm.weight": (c.hidden_size,),
         **mixer,
-        "ffn_gate.weight": (c.intermediate_size, c.hidden_size),
-        "ffn_up.weight": (c.intermediate_size, c.hidden_size),
-        "ffn_down.weight": (c.hidden_size, c.intermediate_size),
+        **_feed_forward(c, layer),
     }
     return [TensorSpec(f"blk.{layer}.{name}", shape, _role(name, shape)) for name, shape in shapes.items()]
 
 
+def _feed_forward(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a block's feed-forward part: one for all tokens, or experts beside it."""
+    experts, hidden = config.experts, config.hidden_size
+    shared = "_shexp" if experts else ""
+    shapes: dict[str, tuple[int, ...]] = {
+        f"ffn_gate{shared}.weight": (config.intermediate_size, hidden),
+        f"ffn_up{shared}.weight": (config.intermediate_size, hidden),
+        f"ffn_down{shared}.weight": (hidden, config.intermediate_size),
+    }
+    if experts is None:
+        return shapes
+    count, size = experts.count, experts.sizes[layer]
+    if layer in experts.fused:  # of each expert the rows of gate, then those of up
+        shapes[FUSED_EXPERTS] = (count, 2 * size, hidden)
+    else:
+        shapes |= {f"ffn_{name}_exps.weight": (count, size, hidden) for name in ("gate", "up")}
+    return shapes | {
+        "ffn_down_exps.weight": (count, hidden, size),
+        "ffn_gate_inp.weight": (count, hidden),
+        "ffn_gate_inp_shexp.weight": (hidden,),
+    }
+
+
 def _role(name: str, shape: tuple[int, ...]) -> Role:
+    if len(shape) == 3:
+        return "experts"
     return "vector" if len(shape) == 1 or name == "ssm_conv1d.weight" else "matrix"
 
 
@@ -190,7 +216,9 @@ def check_tensors(file: GGUFFile, config: ModelConfig) -> None:
     known = {spec.name for spec in specs}
     for name in file.tensors:
         if name not in known and not is_mtp_tensor(config, name):
-            raise UnsupportedModelError(f"{file.label}: {printable(name)}: unknown tensor, not part of a qwen35 model")
+            raise UnsupportedModelError(
+                f"{file.label}: {printable(name)}: unknown tensor, not part of a {config.architecture} model"
+            )
 
 
 def check_specs(file: GGUFFile, specs: Iterable[TensorSpec]) -> None:
@@ -201,7 +229,7 @@ def check_specs(file: GGUFFile, specs: Iterable[TensorSpec]) -> None:
         info = file.tensors[spec.name]
         if info.shape != spec.shape:
             raise GGUFError(f"{file.label}: {spec.name}: shape {list(info.shape)}, wanted {list(spec.shape)}")
-        supported = MATRIX_TYPES if spec.role == "matrix" else VECTOR_TYPES
+        supported = VECTOR_TYPES if spec.role == "vector" else MATRIX_TYPES
         if info.type not in supported:
             instead = f"; take a file with {INSTEAD[info.type]}" if info.type in INSTEAD else ""
             raise UnsupportedModelError(

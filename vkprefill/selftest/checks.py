@@ -6,7 +6,7 @@ import numpy as np
 
 from vkprefill.engine import kernels
 from vkprefill.engine.sizes import MAX_CANDIDATES
-from vkprefill.selftest import attention, delta_net, delta_rows, drafts, elementwise, products, reference
+from vkprefill.selftest import attention, delta_net, delta_rows, drafts, elementwise, experts, products, reference
 from vkprefill.selftest.trial import EXACT, Check, Trial
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS
@@ -23,6 +23,7 @@ def all_checks(device: Device) -> list[Check]:
         *attention.checks(device),
         Check("best tokens", _top_k),
         *products.checks(device),
+        *experts.checks(device),
         *drafts.checks(),
     ]
 

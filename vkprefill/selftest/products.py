@@ -30,11 +30,15 @@ def checks(device: Device) -> Iterator[Check]:
     for profile in profiles(device):
         for kind in TYPES:
             yield Check(f"products, {form_name(profile)}, {kind.name}", partial(_linear, profile=profile, kind=kind))
-    ways = {"by conversion": False} | ({"by the instruction": True} if device.abilities.has_dot2 else {})
-    for way, dot2 in ways.items():
+    for way, dot2 in ways_of_halves(device):
         for kind in TYPES:
             if LAYOUT_OF[kind] not in FLOAT_LAYOUTS:
                 yield Check(f"products of halves {way}, {kind.name}", partial(_half_linear, dot2=dot2, kind=kind))
+
+
+def ways_of_halves(device: Device) -> list[tuple[str, bool]]:
+    """(in words, whether by the instruction) of products of halves."""
+    return [("by conversion", False), *([("by the instruction", True)] if device.abilities.has_dot2 else [])]
 
 
 def _embedding(trial: Trial, kind: GGMLQuantizationType) -> None:

@@ -118,3 +118,10 @@ def best_tokens(logits: np.ndarray, count: int, seen: np.ndarray, penalty: float
     lowered[seen] -= np.float32(penalty)
     ids = np.lexsort((np.arange(len(lowered)), -lowered))[:count]
     return ids, lowered[ids]
+
+
+def route(logits: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """logits [T, X] -> (ids [T, count] of the largest, the largest first; softmax over those)."""
+    ids = np.argsort(-logits, axis=-1, kind="stable")[:, :count]
+    powers = np.exp(np.take_along_axis(logits, ids, -1) - logits.max(-1, keepdims=True))
+    return ids, powers / powers.sum(-1, keepdims=True)

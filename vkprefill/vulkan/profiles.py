@@ -27,7 +27,8 @@ class Profile:
     that go through all layers together; submission_flop: work after which a submission ends. shuffle: words that all
     lanes of a subgroup need are loaded once and handed on by shuffles (matmul.comp; SLICES, LANES and ROWS are 1);
     wide, with shuffle: products load two words as one (words.glsl);
-    hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp; TN is 1).
+    hybrid: the workgroup shares its dequantised weights (matmul_hybrid.comp; TN is 1). expert_rows: TM of products with
+    the matrices of experts, of which each has few rows.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Profile:
     wide: bool = False
     hybrid: bool = False
     half_matmul: tuple[int, int] = (128, 64)
+    expert_rows: int = 16
 
 
 # A CPU device runs the subgroups of a workgroup one after another: large register tiles, no splitting, few barriers. A

@@ -9,6 +9,15 @@ from vkprefill.engine.kernels.delta_net import DeltaHeads, causal_conv, delta_ga
 from vkprefill.engine.kernels.delta_rows import DeltaVectors, commit, delta_inputs, delta_rows
 from vkprefill.engine.kernels.drafts import keep_row, last_accepted, matvec_rows, mtp_input, next_draft
 from vkprefill.engine.kernels.elementwise import rms_norm, swiglu
+from vkprefill.engine.kernels.experts import (
+    RowTiles,
+    add_experts,
+    expert_linear,
+    gather_rows,
+    group_rows,
+    linear_by_id,
+    route,
+)
 from vkprefill.engine.kernels.matrix import embedding, linear
 from vkprefill.engine.kernels.sampling import top_k
 from vkprefill.engine.kernels.scoring import attention_rows, importance, importance_sum
@@ -16,6 +25,8 @@ from vkprefill.engine.kernels.scoring import attention_rows, importance, importa
 __all__ = [
     "DeltaHeads",
     "DeltaVectors",
+    "RowTiles",
+    "add_experts",
     "attention",
     "attention_gate",
     "attention_rows",
@@ -26,7 +37,10 @@ __all__ = [
     "delta_rows",
     "delta_rule",
     "embedding",
+    "expert_linear",
     "gated_norm",
+    "gather_rows",
+    "group_rows",
     "half_queries",
     "head_norm_rope",
     "importance",
@@ -35,10 +49,12 @@ __all__ = [
     "kv_store",
     "last_accepted",
     "linear",
+    "linear_by_id",
     "matvec_rows",
     "mtp_input",
     "next_draft",
     "rms_norm",
+    "route",
     "swiglu",
     "top_k",
 ]

@@ -33,17 +33,17 @@ def rms_norm(
     p.dispatch("rms_norm_half", buffers, grid, constants=constants, push=push)
 
 
-def swiglu(p: Program, up: Buffer, gate: Buffer, half: HalfRows | None = None) -> None:
-    """gate[T, F] = silu(gate) * up; half: goes there instead, as halves."""
+def swiglu(p: Program, up: Buffer, gate: Buffer, half: HalfRows | None = None, *, rows_of_token: int = 1) -> None:
+    """gate[T, F] = silu(gate) * up; half: goes there instead, as halves. rows_of_token: gate[T rows_of_token, F]."""
     check_shapes("swiglu", up=(up.shape[1:], gate.shape[1:]))
     width, local = gate.shape[1], p.device.profile.local_size
     if half is None:
-        grid = ceil_div(width // 4, local), p.num_rows, 1
+        grid = ceil_div(width // 4, local), p.num_rows, rows_of_token
         p.dispatch("swiglu", [p.step, up, gate], grid, constants={"LOCAL_SIZE": local, "F": width})
         return
     p.dispatch(
         "swiglu_half",
         [p.step, up, gate, half_words("swiglu", half, width), half.factors],
-        (1, p.num_rows, 1),
+        (1, p.num_rows, rows_of_token),
         constants={"LOCAL_SIZE": half_lanes(p, width), "F": width},
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from vkprefill.engine.halves import SHORT_RUN, HalfRows, half_for
 from vkprefill.engine.kernels.common import ceil_div, check_shapes, half_words, shuffle_form
 from vkprefill.engine.weights import Matrix, MatrixPart
+from vkprefill.gguf.quants import LAYOUTS, ROW_GROUP
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 
@@ -56,24 +59,25 @@ def _matvec(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool, most: i
     """most: rows of x that may be in use, up to SHORT_RUN; the kernel has forms for 1, 2, 4 and 8. The step says how
     many are, where it may be more than one.
     """
-    lanes, slices, tn = p.device.profile.matvec
-    form, shuffle = shuffle_form(p, has_wide=True)
-    constants = {
-        "ROW_LANES": lanes,
-        "SLICES": slices_for(matrix.columns, slices),
-        "TM": 1 << (most - 1).bit_length(),
-        "TN": tn,
-    }
+    form, constants = matvec_form(p, matrix.columns, most)
     for part in matrix.parts:
         p.dispatch(
             f"matvec{form}_{matrix.layout}",
             [p.step, part.buffer, x, y],
-            (ceil_div(part.rows, lanes * tn), 1, 1),
-            constants=constants | shuffle,
+            (ceil_div(part.rows, constants["ROW_LANES"] * constants["TN"]), 1, 1),
+            constants=constants,
             push=place(matrix, part, add),
             work=2.0 * part.rows * matrix.columns * most,
             label=f"matvec {matrix.name}",
         )
+
+
+def matvec_form(p: Program, columns: int, most: int) -> tuple[str, dict[str, int]]:
+    """Suffix and constants of matvec for rows of so many columns; most: as above."""
+    lanes, slices, tn = p.device.profile.matvec
+    form, shuffle = shuffle_form(p, has_wide=True)
+    tm = 1 << (most - 1).bit_length()
+    return form, {"ROW_LANES": lanes, "SLICES": slices_for(columns, slices), "TM": tm, "TN": tn} | shuffle
 
 
 def slices_for(columns: int, most: int) -> int:
@@ -83,28 +87,30 @@ def slices_for(columns: int, most: int) -> int:
 
 
 def _matmul(p: Program, x: Buffer, matrix: Matrix, y: Buffer, add: bool) -> None:
-    profile = p.device.profile
-    local, tm, tn = profile.matmul
-    form, constants = ("_hybrid", {}) if profile.hybrid else shuffle_form(p, has_wide=True)
-    constants = {"LOCAL_SIZE": local, "TM": tm} | ({} if profile.hybrid else {"TN": tn}) | constants
+    form, constants = matmul_form(p)
     for part in matrix.parts:
         _tiles(p, f"matmul{form}_{matrix.layout}", [p.step, part.buffer, x, y], matrix, part, constants, add)
 
 
+def matmul_form(p: Program) -> tuple[str, dict[str, int]]:
+    """Suffix and constants of matmul."""
+    profile = p.device.profile
+    local, tm, tn = profile.matmul
+    form, constants = ("_hybrid", {}) if profile.hybrid else shuffle_form(p, has_wide=True)
+    return form, {"LOCAL_SIZE": local, "TM": tm} | ({} if profile.hybrid else {"TN": tn}) | constants
+
+
+def half_matmul_form(p: Program) -> tuple[str, dict[str, int]]:
+    local, tm = p.device.profile.half_matmul
+    return ("_hybrid_dot2" if p.device.abilities.has_dot2 else "_hybrid_half"), {"LOCAL_SIZE": local, "TM": tm}
+
+
 def _half_matmul(p: Program, half: HalfRows, matrix: Matrix, y: Buffer, add: bool) -> None:
     words = half_words("linear", half, matrix.columns)
-    local, tm = p.device.profile.half_matmul
-    form = "dot2" if p.device.abilities.has_dot2 else "half"
+    form, constants = half_matmul_form(p)
     for part in matrix.parts:
-        _tiles(
-            p,
-            f"matmul_hybrid_{form}_{matrix.layout}",
-            [p.step, part.buffer, words, y, half.factors],
-            matrix,
-            part,
-            {"LOCAL_SIZE": local, "TM": tm},
-            add,
-        )
+        buffers = [p.step, part.buffer, words, y, half.factors]
+        _tiles(p, f"matmul{form}_{matrix.layout}", buffers, matrix, part, constants, add)
 
 
 def _tiles(
@@ -117,19 +123,32 @@ def _tiles(
     add: bool,
 ) -> None:
     """A matmul over tiles of tokens and rows of a part."""
-    p.dispatch(
-        shader,
-        buffers,
-        (
-            ceil_div(p.num_rows, constants["TM"]),
-            ceil_div(part.rows, constants["LOCAL_SIZE"] * constants.get("TN", 1)),
-            1,
-        ),
-        constants=constants,
-        push=place(matrix, part, add),
-        work=2.0 * part.rows * matrix.columns * p.num_rows,
-        label=f"matmul {matrix.name}",
-    )
+    push, wide = place(matrix, part, add), constants["LOCAL_SIZE"] * constants.get("TN", 1)
+    for cut, rows in bounded_rows(p, matrix.layout, matrix.columns, part.rows, p.num_rows):
+        p.dispatch(
+            shader,
+            buffers,
+            (
+                ceil_div(p.num_rows, constants["TM"]),
+                ceil_div(rows, wide),
+                1,
+            ),
+            constants=constants,
+            push={name: value + cut.get(name, 0) for name, value in push.items()} | {"rows": rows},
+            work=2.0 * rows * matrix.columns * p.num_rows,
+            label=f"matmul {matrix.name}",
+        )
+
+
+def bounded_rows(
+    p: Program, layout: str, columns: int, rows: int, tokens: float
+) -> Iterator[tuple[dict[str, int], int]]:
+    """(what push constants grow by, rows) of pieces of a matrix, none of them more work than a submission may be."""
+    unit = LAYOUTS[layout]
+    row_words = ceil_div(columns, unit.unit_weights) * unit.unit_words
+    most = int(p.device.profile.submission_flop / (2.0 * columns * tokens)) // ROW_GROUP * ROW_GROUP
+    for first in range(0, rows, max(ROW_GROUP, most)):
+        yield {"w_offset": first * row_words // 4, "first_row": first}, min(max(ROW_GROUP, most), rows - first)
 
 
 def place(matrix: Matrix, part: MatrixPart, add: bool = False) -> dict[str, int]:

@@ -10,7 +10,7 @@ from vkprefill.engine import kernels
 from vkprefill.engine.halves import half_for
 from vkprefill.engine.layers.attention import append_keys_values, attention
 from vkprefill.engine.layers.context import LayerContext
-from vkprefill.engine.layers.mlp import mlp
+from vkprefill.engine.layers.feed_forward import feed_forward
 from vkprefill.engine.weights import MTPWeights
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
@@ -57,5 +57,5 @@ def mtp_block(p: Program, at: LayerContext, w: MTPWeights, waited: Buffer) -> No
     kernels.rms_norm(p, s.x, w.layer.attn_norm, s.h, eps=eps)
     attention(p, own, w.layer.mixer)
     kernels.rms_norm(p, s.x, w.layer.post_attention_norm, s.h, eps=eps)
-    mlp(p, own, w.layer.mlp)
+    feed_forward(p, own, w.layer.mlp)
     kernels.rms_norm(p, s.x, w.shared_head_norm, s.mtp_hidden, eps=eps)
