@@ -27,7 +27,7 @@ from vkprefill.benchmark.record import markdown_table
 from vkprefill.drafting.depth import Depth
 from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.draft_head import DraftHead
-from vkprefill.engine.runner import FEW_ROWS, program_rows
+from vkprefill.engine.kept_rows import FEW_ROWS, program_rows
 from vkprefill.engine.sizes import HEAD_ROWS
 from vkprefill.gguf.tensors import mtp_specs, tensor_specs
 

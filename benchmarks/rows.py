@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from vkprefill.benchmark.record import Figure, Record, about, markdown_table
 from vkprefill.benchmark.speed import random_tokens, timed
+from vkprefill.engine.kept_rows import FEW_ROWS
 from vkprefill.engine.model import Model, load
-from vkprefill.engine.runner import FEW_ROWS
 from vkprefill.engine.step_input import Best
 
 BEST = Best(1)

@@ -105,7 +105,7 @@ def test_guards_decision_is_reported_with_what_the_draft_would_keep(cli):
     assert found["specprefill"]["status"] == "skipped_min_tokens"
     assert found["specprefill"]["kept_n"] == len(found["token_ids"]) > found["kept_n"] > 0
     assert len(found["importance"]) == len(found["token_ids"])
-    assert "skipped_min_tokens" in done.err and "the draft would keep" in done.err
+    assert "skipped_min_tokens" in done.err and "scoring would keep" in done.err
 
 
 def test_raw_system_prompt_and_special_tokens(cli):

@@ -25,6 +25,7 @@ from vkprefill.engine.model import Model
 from vkprefill.engine.step_input import Best
 from vkprefill.errors import OutOfMemoryError
 from vkprefill.specprefill.scorer import Scorer
+from vkprefill.specprefill.self_scorer import SelfScorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
@@ -132,6 +133,21 @@ def drafts(model: Model) -> np.ndarray:
     return np.concatenate([drafted, model.decode(5, cache), model.drafter(64).draft(drafted[0], cache, 2)])
 
 
+def two_parts(model: Model) -> np.ndarray:
+    """A prompt that the early layers read and score and the late ones run a part of, with a mark inside."""
+    cache, scorer = model.new_cache(), SelfScorer(model)
+    try:
+        config = SpecPrefillConfig(scorer="self")
+        found = [scorer.score(PROMPT, config, cache, queries=8, mark_at=(20,)).values]
+        found.append(model.prefill([PROMPT[3], PROMPT[12]], [3, 12], cache))
+        snapshot = cache.snapshot(before=20)
+        found += [model.prefill([PROMPT[25], PROMPT[39]], [25, 39], cache), model.decode(5, cache)]
+        cache.restore(snapshot)
+        return np.concatenate([*found, model.decode(6, cache)])
+    finally:
+        scorer.close()
+
+
 TASKS: list[Callable[[Model], np.ndarray]] = [
     prefill,
     decode,
@@ -141,6 +157,7 @@ TASKS: list[Callable[[Model], np.ndarray]] = [
     capture,
     all_logits,
     drafts,
+    two_parts,
 ]
 # that a task takes no memory for, or records nothing for
 NONE = {("allocation", prefill), ("allocation", decode), ("allocation", drafts)}
@@ -240,6 +257,8 @@ def forget_and_account(model: Model) -> tuple[Counter, list[int]]:
     if runner._all_logits is not None:
         runner._all_logits.free()
         runner._all_logits = None
+    if split := runner.companions.pop("split", None):
+        split.close()
     return +model.device.allocated, sorted(runner.pool.free_pages)
 
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import draft_cost as cost
 from benchmarks import rows
 from tools.amd.recording import Dispatch
-from vkprefill.engine.runner import program_rows
+from vkprefill.engine.kept_rows import program_rows
 from vkprefill.vulkan.buffer import Buffer
 
 SERIALS = itertools.count()

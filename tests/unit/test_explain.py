@@ -184,9 +184,9 @@ def test_summary_is_one_line_with_counts_settings_and_times():
 
 def test_a_skipped_prefill_is_said_to_be_one():
     skipped = explanation([b"a"] * 10, range(4), status=guards.SKIPPED_BREAK_EVEN)
-    assert "the draft would keep 4 of 10" in summary(skipped)
+    assert "scoring would keep 4 of 10" in summary(skipped)
     assert "4 of 10 tokens would be kept" in page(skipped)
-    assert "Below is what the draft would choose" in page(skipped)
+    assert "Below is what scoring would choose" in page(skipped)
 
 
 def test_dict_reads_back_as_the_same_float32():

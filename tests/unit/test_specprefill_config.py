@@ -26,6 +26,8 @@ TABLE = {
     "protect_question": (True, "off", False),
     "tail": (0, "100", 100),
     "protect": ((), "0:128,512:640", ((0, 128), (512, 640))),
+    "scorer": ("auto", "self", "self"),
+    "score_layer": (None, "11", 11),
     "lookahead": (8, "0", 0),
     "pool_size": (13, "1", 1),
     "score_layers": ("all", "15,3,15", (3, 15)),
@@ -53,6 +55,7 @@ TABLE = {
 }
 VARIABLES = {
     "SP_CHUNK": "chunk_size",
+    "SP_SCORER": "scorer",
     "SP_LOOKAHEAD": "lookahead",
     "SP_WINDOW": "window",
     "SP_SPEC_CTX": "draft_context",
@@ -117,6 +120,9 @@ def test_frozen_equal_and_hashable():
         ("boost_first_mult", float("inf"), "from 0 to 1000"),
         ("window", "half", "auto, or a whole number"),
         ("window", -1, "auto, or a whole number"),
+        ("scorer", "both", "auto or draft or self"),
+        ("score_layer", "auto", "auto, or a whole number from 0 to 1023"),
+        ("score_layer", -1, "auto, or a whole number from 0 to 1023"),
         ("score_layers", "some", "all, or whole numbers from 0 to 1023"),
         ("score_layers", (), "all, or whole numbers"),
         ("score_layers", (3, -1), "all, or whole numbers"),

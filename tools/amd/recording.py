@@ -26,6 +26,7 @@ from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS
 from vkprefill.gguf.tensors import mtp_specs
 from vkprefill.specprefill.scorer import Scorer
+from vkprefill.specprefill.self_scorer import SelfScorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.allocation import Allocation
 from vkprefill.vulkan.buffer import Buffer
@@ -155,7 +156,8 @@ def load_recording(
 
 
 def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
-    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores, and
+    """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores of a
+    draft and of its own, and
     with a multi-token-prediction block drafts.
 
     how: precision, features and with_block, as load_recording takes them.
@@ -177,6 +179,10 @@ def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
         model.runner.rows_program(rows)
     for options in ({}, {"tail_queries": 8}):  # with and without look-ahead
         Scorer(model).score(range(100), SpecPrefillConfig(**options))
+    cache.reset()
+    SelfScorer(model).score(range(100), SpecPrefillConfig(scorer="self"), cache)
+    model.prefill_candidates([1, 99], cache, Best(MAX_CANDIDATES), positions=[1, 99])
+    model.decode_candidates(3, cache, Best(MAX_CANDIDATES))
     ceiling_programs(model.device, model.runner.scratch.x, model.runner.scratch.h)
     return seen
 

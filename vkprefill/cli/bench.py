@@ -160,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
                 runs += recording.runs
             if trace is not None:
                 trace.write(lambda file: write_trace(file, runs, info))
-            if draft is not None and prompts:
+            if spec is not None and prompts:
                 with closing(SpecPrefill(model, draft, spec)) as pair:
                     kept = []
                     for length in prompts:

@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
                 notice("stopped; the question is forgotten")
             else:
                 messages.append({"role": "assistant", "content": result.text})
-                if draft is not None:
+                if spec is not None:
                     notice(describe_specprefill(result.specprefill))
                     if check := describe_check(result, answer.replaced):
                         notice(check)

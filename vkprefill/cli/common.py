@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from vkprefill.generation.generate import GenerationPart
 from vkprefill.generation.prompt import template_variables
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.calibration import SPEEDS
-from vkprefill.specprefill.pair import draft_room, prepare_pair
+from vkprefill.specprefill.pair import draft_room, prepare_pair, self_room
 from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.strict_json import loads
@@ -170,11 +171,12 @@ def demo_path(name: str) -> Path:
     return Path(str(files("vkprefill") / "data" / name))
 
 
-def model_path(args: argparse.Namespace) -> Path:
-    """The file to use; says so when it is the built-in one."""
+def model_path(args: argparse.Namespace, *, told: bool = True) -> Path:
+    """The file to use; says so when it is the built-in one, unless it is told elsewhere."""
     if args.model is not None:
         return Path(args.model)
-    notice("no -m given: using the built-in demo model, which answers questions about facts in a long text")
+    if told:
+        notice("no -m given: using the built-in demo model, which answers questions about facts in a long text")
     return demo_path(DEMO_TARGET)
 
 
@@ -231,16 +233,14 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
 def open_pair(
     args: argparse.Namespace, prompt_bytes: int | None = None
 ) -> Iterator[tuple[Model, Model | None, SpecPrefillConfig | None]]:
-    """The model, its draft if there is one to use, and the settings of speculative prefill.
+    """The model, its draft if there is one to use, and the settings of speculative prefill (None: it is off).
 
     prompt_bytes: length of the only prompt there will be, which bounds its tokens; None when it is not known.
     """
-    spec, path = specprefill_config(args), draft_path(args)
-    if spec is None or path is None:
-        if args.specprefill and path is None:
-            raise RequestError("--specprefill: there is no draft model; give one with -md FILE")
+    spec, path = scoring(args)
+    if spec is None:
         if given := given_settings(args):
-            why = "is off" if args.specprefill is False else "has no draft model (-md FILE)"
+            why = "is off" if args.specprefill is False else "has no draft model (-md FILE, or scorer self)"
             notice(f"{', '.join(given)}: not used, speculative prefill {why}")
         with open_model(args) as model:
             yield model, None, None
@@ -251,6 +251,11 @@ def open_pair(
         notice("--specprefill-cumulative-mass counts in mode mass only (--specprefill-select-mode mass)")
     wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
     loading = {"kv_type": kv_type(args), "prefill_chunk": args.batch_size, "precision": args.precision}
+    if path is None:
+        with open_model(args, reserve_bytes=self_room(model_path(args, told=False), wanted)) as model:
+            prepare_pair(model, None, spec, _notice_measuring)
+            yield model, None, spec
+        return
     context, num_bytes = draft_room(path, spec, wanted, **loading)
     with open_model(args, reserve_bytes=num_bytes) as model:
         with _loading("draft: ") as report:
@@ -258,6 +263,23 @@ def open_pair(
         with draft:
             prepare_pair(model, draft, spec, _notice_measuring)
             yield model, draft, spec
+
+
+def scoring(args: argparse.Namespace) -> tuple[SpecPrefillConfig | None, Path | None]:
+    """(settings of speculative prefill, None where it is off; the draft, None where the model scores itself).
+
+    Without a draft the model does where that is asked for, by --specprefill or scorer self.
+    """
+    spec, path = specprefill_config(args), draft_path(args)
+    if spec is None:
+        return None, None
+    if spec.scorer == "draft" and path is None:
+        raise RequestError("scorer draft: there is no draft model; give one with -md FILE, or take scorer self")
+    if spec.scorer == "self" or path is None and args.specprefill:
+        if draft_files(args).draft is not None:
+            notice(f"-md {printable(str(path))}: not used, the model scores prompts itself")
+        return replace(spec, scorer="self"), None
+    return (None, None) if path is None else (spec, path)
 
 
 def _notice_measuring(model: Model) -> None:

@@ -158,7 +158,9 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         paths = (args.json if args.json != "-" else None, args.report, args.plot)
         files = Files(*(stack.enter_context(OutputFile(path)) if path is not None else None for path in paths))
-        model, draft, _ = stack.enter_context(open_pair(args))
+        model, draft, spec = stack.enter_context(open_pair(args))
+        if draft is None and spec is not None:
+            raise RequestError("scorer self: eval measures what a draft model chooses; wanted scorer draft")
         if draft is None and methods != [DENSE]:
             raise RequestError(
                 f"--methods {_join(methods)}: there is no draft model; give one with -md FILE, or --methods {DENSE}"

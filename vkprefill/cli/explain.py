@@ -11,10 +11,10 @@ from rich.console import Console
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
-    draft_path,
     notice,
     open_pair,
     prefill_bar,
+    scoring,
 )
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.prompt_options import add_prompt_options, encoded_prompt, prompt_text
@@ -26,7 +26,8 @@ from vkprefill.specprefill.pipeline import SpecPrefill
 
 DESCRIPTION = (
     "Show a prompt with what the draft model finds important and what speculative prefill would drop. A dry run: the "
-    "target prefills nothing (but for a short measurement of its speed, once on a device). On a terminal kept text has "
+    "target prefills nothing (but for a short measurement of its speed, once on a device), or, with "
+    "--specprefill-scorer self, its early layers only, on a cache of their own. On a terminal kept text has "
     "a colour by importance (yellow to red) and dropped text is "
     "dim and struck through; elsewhere dropped text stands in [- and -]. A summary goes to stderr."
 )
@@ -53,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     text = prompt_text(args)
     if args.specprefill is False:
         raise RequestError("--no-specprefill: there is nothing to explain without speculative prefill")
-    if draft_path(args) is None:
-        raise RequestError("explain: there is no draft model; give one with -md FILE")
+    if scoring(args)[0] is None:
+        raise RequestError("explain: there is no draft model; give one with -md FILE, or --specprefill-scorer self")
     with ExitStack() as stack:
         html = stack.enter_context(OutputFile(args.html)) if args.html is not None else None
         model, draft, config = stack.enter_context(open_pair(args, len(text.encode())))

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(result.as_dict(), ensure_ascii=False))
         else:
             print()
-        if draft is not None:
+        if spec is not None:
             notice(describe_specprefill(result.specprefill))
             if check := describe_check(result, answer.replaced):
                 notice(check)

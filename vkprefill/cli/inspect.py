@@ -12,6 +12,7 @@ from dataclasses import asdict
 from vkprefill.cli.common import add_model_options, kv_type, model_path
 from vkprefill.engine.halves import takes_halves
 from vkprefill.engine.memory import check_context, chunk_for, memory_bill, wanted_chunk
+from vkprefill.engine.row_store import store_bytes
 from vkprefill.engine.sizes import Sizes
 from vkprefill.errors import DeviceError
 from vkprefill.gguf.config import ModelConfig
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         mtp_types, mtp_bytes = types_of(block.file, block.specs)
         mtp_parameters = sum(math.prod(spec.shape) for spec in block.specs)
         mtp = {"layer": block.layer, "parameters": mtp_parameters, "types": mtp_types, "type_bytes": mtp_bytes}
+    prompt_rows = store_bytes(context, config.hidden_size)
     if args.json:
         print(
             json.dumps(
@@ -84,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
                     "device": device,
                     "memory": {**asdict(bill), "total": bill.total},
                     "state_copy": bill.state_copy,
+                    "prompt_rows": prompt_rows,
                 }
             )
         )
@@ -113,7 +116,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"of this {bill.on_host / 2**20:,.2f} MiB are shared with the CPU (exchange, staging)")
     print(
         f"not in it: {bill.state_copy / 2**20:,.2f} MiB for each snapshot and each further cache in use; rows of "
-        "attention captures and of scoring a prompt; logits of all tokens"
+        f"attention captures and of scoring a prompt; {prompt_rows / 2**20:,.2f} MiB for a prompt of the whole context "
+        "that the model scores itself (--specprefill-scorer self); logits of all tokens"
     )
     return 0
 

@@ -12,16 +12,15 @@ from vkprefill.cli.common import (
     add_model_options,
     add_sampling_options,
     block_wanted,
-    draft_path,
     kv_type,
     max_tokens,
     model_path,
     notice,
     sampling_config,
+    scoring,
     template_kwargs,
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
-from vkprefill.cli.specprefill_options import specprefill_config
 from vkprefill.errors import RequestError
 from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -139,12 +138,8 @@ def run(args: argparse.Namespace) -> int:
     from vkprefill.server.http.serve import ServerOptions, serve
     from vkprefill.server.protocol.requests import Defaults
 
-    spec, draft, decode = specprefill_config(args), draft_path(args), drafting_config(args)
-    if args.specprefill and draft is None:
-        raise RequestError("--specprefill: there is no draft model; give one with -md FILE")
-    if spec is None or draft is None:
-        spec = draft = None
-    else:
+    (spec, draft), decode = scoring(args), drafting_config(args)
+    if draft is not None:
         open_gguf(draft)  # a mistake in its name is told before anything is loaded
     engine = EngineOptions(
         model_path(args),

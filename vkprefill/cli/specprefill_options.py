@@ -24,10 +24,17 @@ def add_specprefill_options(parser: argparse.ArgumentParser, defaults: SpecPrefi
     """Add the flags in a group of their own; `defaults` where a subcommand has others than SpecPrefillConfig."""
     defaults = defaults or SpecPrefillConfig()
     group = parser.add_argument_group(
-        "speculative prefill", "A draft model finds the prompt tokens that matter; the model prefills only those."
+        "speculative prefill",
+        "A draft model, or the model itself in its early layers, finds the prompt tokens that matter; only those are "
+        "prefilled.",
     )
     switch = argparse.BooleanOptionalAction
-    group.add_argument(PREFIX, action=switch, help="switch it on or off (default: on where there is a draft model)")
+    group.add_argument(
+        PREFIX,
+        action=switch,
+        help="switch it on or off (default: on where there is a draft model, or scorer self is chosen; switched on "
+        "without a draft, the model scores itself)",
+    )
     group.add_argument(
         flag("preset"), choices=tuple(PRESETS), help="start from these settings in place of the defaults and variables"
     )

@@ -4,11 +4,15 @@ All caches of a model share one pool of KV pages and one *live* state, which the
 last owns the live state; another cache's state lies in a buffer of its own and is swapped in when that cache runs. A
 snapshot is such a buffer with a length: keys and values are only appended, so going back is a matter of the length, but
 recurrent state cannot be cut back.
+
+A prompt that is read in two parts (engine/split.py) has two lengths: layers up to one have all its tokens, later ones
+those that were kept. Both are in the same pages, each layer's slots from the first on without gaps.
 """
 
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,14 +25,39 @@ from vkprefill.vulkan.buffer import Buffer
 
 
 @dataclass(eq=False)
+class Ahead:
+    """What layers up to the split have read of a prompt and the others have not: the tokens from slot `first` on.
+    states: number of slots -> the early layers' part of the state there, where a snapshot may be wanted.
+    """
+
+    first: int
+    states: dict[int, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a cache is, but for the state; see Cache. late_length: number of late_positions."""
+
+    length: int = 0
+    next_position: int = 0
+    mtp_from: int = 0
+    split: int | None = None
+    late_length: int = 0
+    ahead: Ahead | None = None
+
+
+@dataclass(eq=False)
 class Snapshot:
     """A point a cache can go back to; free() or dropping it gives its memory back."""
 
-    length: int
-    next_position: int
-    mtp_from: int
+    point: Point
     state: Buffer | np.ndarray | None = field(repr=False)  # on the device or the host; None: the empty cache, or freed
     stale: bool = False  # freed, or the cache went back further
+
+    @property
+    def length(self) -> int:
+        """Slots in use."""
+        return self.point.length
 
     @property
     def host_bytes(self) -> int:
@@ -56,7 +85,9 @@ class Cache:
 
     token_ids, positions: of every cached token, in call order; next_position: where the next token goes unless told
     otherwise; mtp_from: slot from which on the multi-token-prediction block has keys and values, the start of a page
-    (which the cache may yet have to reach).
+    (which the cache may yet have to reach); split: the layer after which layers, and the block, have keys and values of
+    the tokens at late_positions only (None: all have all); ahead: a prompt that is read up to there, until it has run
+    through the others too.
     """
 
     closed = True  # until it is made
@@ -69,14 +100,35 @@ class Cache:
         self.token_ids: list[int] = []
         self.positions: list[int] = []
         self.next_position = self.mtp_from = 0
+        self.split: int | None = None
+        self.late_positions: list[int] = []  # where split is None, those of all
+        self.ahead: Ahead | None = None
         self.broken = False  # a run on it was cut off: state and length disagree
-        self._begun = 0, 0, 0  # length, next position, mtp_from
+        self._begun = Point()
         self._home: Buffer | None = None  # its state, while another cache's is the live one
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self.closed = False
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def run_positions(self) -> list[int]:
+        """Of the tokens that all layers have run."""
+        return self.positions if self.split is None else self.late_positions
+
+    def length_of(self, layer: int) -> int:
+        """Slots that a layer has in use; of the multi-token-prediction block too, which comes after the others."""
+        return len(self) if self.split is None or layer <= self.split else len(self.late_positions)
+
+    @property
+    def late_length(self) -> int:
+        """Slots that the last layer has in use."""
+        return len(self.run_positions)
+
+    def length_after(self, count: int) -> int:
+        """Slots in use when `count` further tokens have run through all layers; those read ahead have theirs."""
+        return len(self) + (0 if self.ahead else count)
 
     def reserve(self, num_tokens: int) -> None:
         """Make room for more tokens and make this cache the live one.
@@ -104,9 +156,30 @@ class Cache:
 
     def append(self, token_ids: list[int], positions: list[int]) -> None:
         """Note tokens whose keys and values a run has stored."""
+        self.append_early(token_ids, positions)
+        if self.split is not None:
+            self.late_positions += positions
+
+    def append_early(self, token_ids: list[int], positions: list[int]) -> None:
+        """Note tokens that layers up to the split have read."""
         self.token_ids += token_ids
         self.positions += positions
         self.next_position = positions[-1] + 1
+
+    def append_late(self, positions: list[int]) -> None:
+        """Note tokens read ahead that the other layers have run; the last one ends the prompt."""
+        self.late_positions += positions
+        if positions[-1] == self.positions[-1]:
+            self.ahead = None
+            if len(self.late_positions) == len(self):
+                self.split = None
+
+    def divide(self, after: int) -> None:
+        """From now on the layers after this one may have fewer tokens. RequestError where others have already."""
+        if self.split is None:
+            self.split, self.late_positions = after, list(self.positions)
+        elif self.split != after:
+            raise RequestError(f"cache: layers after {self.split} have some of its tokens only, wanted after {after}")
 
     def accept(self, count: int) -> None:
         """Note the next `count` tokens of the last run of rows. The others stay undecided until anything is run: then
@@ -123,17 +196,28 @@ class Cache:
             self.append(*rows.accept(count))
         self.broken = False
 
-    def snapshot(self, *, on_host: bool = False) -> Snapshot:
+    def snapshot(self, *, on_host: bool = False, before: int | None = None) -> Snapshot:
         """Remember this point. Costs a copy of the state (half of Model.memory.state); raises OutOfMemoryError without
         room for it on the device.
+
+        before: in a prompt that is read ahead, the point before this position: all layers have run what they are to
+        have of the tokens up to there. RequestError where no state was kept for it.
         """
         with self.pool.turn:
             self._check_usable()
+            point, early = self._point(), None
+            if self.ahead is not None:
+                point = self._point_before(before)
+                early = self.ahead.states.get(point.length)
+                if early is None:
+                    raise RequestError(f"snapshot: a prompt is read ahead, and nothing was kept for position {before}")
             state = None
-            if len(self):
+            if point.length:
                 self.pool.activate(self)
                 state = self.pool.download_state() if on_host else self.pool.save_state("snapshot")
-            snapshot = Snapshot(len(self), self.next_position, self.mtp_from, state)
+            if early is not None and state is not None:
+                self.pool.replace_beginning(state, early)
+            snapshot = Snapshot(point, state)
             self._snapshots.add(snapshot)
             return snapshot
 
@@ -145,15 +229,19 @@ class Cache:
         if self.closed or snapshot not in self._snapshots or snapshot.stale:
             raise RequestError("snapshot: not one of this cache, freed, or void since the cache went back further")
         with self.pool.turn:
-            self._go_back(snapshot.length, snapshot.next_position, snapshot.mtp_from, snapshot.state)
+            self._go_back(snapshot.point, snapshot.state)
 
     def copy_rows(self, rows: Sequence[int]) -> Cache:
         """A new cache with all of this one's state and next position, but only some keys and values. Slow.
 
         rows: rising indices into token_ids, at least one. What is cut away is gone for attention only: recurrent state
-        has seen it.
+        has seen it. RequestError for a cache with a split.
         """
         self._check_usable()
+        if self.split is not None:
+            raise RequestError(
+                f"cache: layers after {self.split} have some of its tokens only; rows cannot be taken out"
+            )
         chosen = np.asarray(rows)
         whole = chosen.ndim == 1 and chosen.size and chosen.dtype.kind in "iu"
         if not whole or chosen[0] < 0 or chosen[-1] >= len(self) or (np.diff(chosen) <= 0).any():
@@ -190,7 +278,8 @@ class Cache:
         self.pool.copy_pages(other.pages[: len(self.pages)], self.pages)
         self.pool.load_state(snapshot.state)
         self.append(other.token_ids[: snapshot.length], other.positions[: snapshot.length])
-        self.next_position, self.mtp_from = snapshot.next_position, snapshot.mtp_from
+        self.late_positions = other.run_positions[: snapshot.point.late_length]
+        self._set_point(snapshot.point)
         self.broken = False
 
     def let_go(self) -> None:
@@ -206,29 +295,48 @@ class Cache:
         self.pool.activate(self)
         if len(self):
             self.pool.keep_for_undo()
-        self._begun = len(self), self.next_position, self.mtp_from
+        self._begun = self._point()
 
     def undo(self) -> None:
         """Go back to where the last `begin` was."""
-        length, next_position, mtp_from = self._begun
-        self._go_back(length, next_position, mtp_from, self.pool.undo_state if length else None)
+        self._go_back(self._begun, self.pool.undo_state if self._begun.length else None)
 
-    def _go_back(self, length: int, next_position: int, mtp_from: int, state: Buffer | np.ndarray | None) -> None:
+    def _go_back(self, point: Point, state: Buffer | np.ndarray | None) -> None:
         self.broken = True  # until all is done
         self.pool.set_state(self, state)
         self._drop_home()
-        self._void_snapshots(length)
-        del self.token_ids[length:], self.positions[length:]
-        self.next_position, self.mtp_from = next_position, mtp_from
-        del self.pages[num_pages(length) :]
+        self._void_snapshots(point.length)
+        del self.token_ids[point.length :], self.positions[point.length :]
+        del self.late_positions[point.late_length :]
+        self._set_point(point)
+        del self.pages[num_pages(point.length) :]
         self.broken = False
+
+    def _point(self) -> Point:
+        late = len(self.late_positions) if self.split is not None else 0
+        return Point(len(self), self.next_position, self.mtp_from, self.split, late, self.ahead)
+
+    def _point_before(self, position: int | None) -> Point:
+        """In a prompt that is read ahead."""
+        length = len(self) if position is None else bisect_left(self.positions, position)
+        late = len(self.late_positions)
+        if late == length:  # none was left out
+            return Point(length, position, self.mtp_from)
+        return Point(length, position, self.mtp_from, self.split, late)
+
+    def _set_point(self, point: Point) -> None:
+        """All but the length."""
+        self.next_position, self.mtp_from = point.next_position, point.mtp_from
+        self.split, self.ahead = point.split, point.ahead
 
     def reset(self) -> None:
         """Forget everything; the pages go back to the pool, snapshots are void."""
         self._drop_home()
         self._void_snapshots(0)
         self.pool.release(self)
-        self.token_ids, self.positions, self.next_position, self.mtp_from, self.broken = [], [], 0, 0, False
+        self.token_ids, self.positions, self.late_positions = [], [], []
+        self._set_point(Point())
+        self.broken = False
 
     def close(self) -> None:
         """Give all memory back. The cache cannot be used afterwards; closing twice does nothing."""

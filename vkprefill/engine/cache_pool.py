@@ -184,6 +184,20 @@ class CachePool:
         self.settle()
         return self.state.read()
 
+    def state_up_to(self, layer: int) -> np.ndarray:
+        """A copy of the beginning of the live state, that of the layers up to this one, in the host's memory."""
+        self.settle()
+        each = conv_state_size(self.config) + recurrent_state_size(self.config)
+        count = each * sum(other <= layer for other in self.offsets)
+        return self.device.download(self.state.part("early state", 0, (count,))) if count else np.zeros(0, np.float32)
+
+    def replace_beginning(self, saved: Buffer | np.ndarray, beginning: np.ndarray) -> None:
+        """Write the beginning of a saved state anew."""
+        if isinstance(saved, np.ndarray):
+            saved[: len(beginning)] = beginning
+        elif len(beginning):
+            self.device.upload(saved.part("early state", 0, beginning.shape), [beginning])
+
     def keep_for_undo(self) -> None:
         self.settle()
         self._copy(self.state, self.undo_state)
@@ -211,7 +225,7 @@ class CachePool:
         that are not accepted too. Slow.
         """
         exponent = 0x7C00 if self.kv_type == "f16" else 0x7F800000
-        length = len(cache) + len(self.kept.ids)
+        length = cache.length_of(layer) + len(self.kept.ids)
         for buffer, keys in (self.kv[layer].keys, True), (self.kv[layer].values, False):
             for i, page in enumerate(cache.pages):
                 rows = self._read_page(buffer, page, keys)[: max(0, length - i * PAGE)]

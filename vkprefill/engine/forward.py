@@ -65,12 +65,35 @@ class ForwardPass:
         self._append_trunk(p, tap, last_layer, fill_block=fill_block)
         return p
 
-    def record_rows(self, name: str, num_rows: int, tap: Callable[[Program, int], None] | None = None) -> Program:
+    def record_layers(
+        self, name: str, num_rows: int, layers: range, tap: Callable[[Program, int], None] | None = None
+    ) -> Program:
+        """A part of the trunk, x -> x: the first layers take token ids, the last ones end as the trunk does. tap: as
+        above.
+        """
+        p = self._program(name, num_rows)
+        if not layers.start:
+            kernels.embedding(p, self._scratch.token_ids, self._weights.token_embd, self._scratch.x)
+        for layer in layers:
+            self._append_layer(p, layer, tap)
+        if layers.stop == self._config.num_hidden_layers and self._weights.mtp:
+            self._append_mtp(p, few_rows=False, fill=True)
+        p.prefix = ""
+        return p
+
+    def record_rows(
+        self,
+        name: str,
+        num_rows: int,
+        tap: Callable[[Program, int], None] | None = None,
+        late: tuple[int, Buffer] | None = None,
+    ) -> Program:
         """Token ids -> rows after output_norm (h), logits and candidates of each, for up to num_rows rows (at most
-        KEPT) that may be taken back: decode. What a row gives does not depend on how many run with it. tap: as above.
+        KEPT) that may be taken back: decode. What a row gives does not depend on how many run with it. tap: as above;
+        late: after this layer all are told by another step buffer.
         """
         p, s, w = self._program(name, num_rows), self._scratch, self._weights
-        self._append_trunk(p, tap, few_rows=True)
+        self._append_trunk(p, tap, few_rows=True, late=late)
         if w.mtp is None:  # whose input they are too
             kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
         kernels.linear(p, s.h, w.output, s.logits)
@@ -96,24 +119,41 @@ class ForwardPass:
         *,
         few_rows: bool = False,
         fill_block: bool = True,
+        late: tuple[int, Buffer] | None = None,
     ) -> None:
-        s, w, c = self._scratch, self._weights, self._config
-        kernels.embedding(p, s.token_ids, w.token_embd, s.x)
-        for layer, (kind, weights) in enumerate(zip(c.layer_types, w.layers, strict=True)):
-            p.prefix = f"L{layer:02d}."
-            at = self._context(layer, p.num_rows, few_rows)
-            kernels.rms_norm(p, s.x, weights.attn_norm, s.h, eps=c.rms_norm_eps, half=at.half)
-            if kind == FULL_ATTENTION:
-                attention(p, at, weights.mixer, tap=tap, rows_only=layer == last_layer)
-                if layer == last_layer:
-                    break
-            else:
-                delta_net(p, at, weights.mixer)
-            kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps, half=at.half)
-            feed_forward(p, at, weights.mlp)
-        if last_layer is None and w.mtp:
+        kernels.embedding(p, self._scratch.token_ids, self._weights.token_embd, self._scratch.x)
+        for layer in range(self._config.num_hidden_layers):
+            self._append_layer(p, layer, tap, few_rows=few_rows, rows_only=layer == last_layer)
+            if layer == last_layer:
+                break
+            if late and layer == late[0]:
+                p.step = late[1]
+        if last_layer is None and self._weights.mtp:
             self._append_mtp(p, few_rows, fill_block)
         p.prefix = ""
+
+    def _append_layer(
+        self,
+        p: Program,
+        layer: int,
+        tap: Callable[[Program, int], None] | None,
+        *,
+        few_rows: bool = False,
+        rows_only: bool = False,
+    ) -> None:
+        """rows_only: of a full-attention layer, nothing after the tap."""
+        s, c, weights = self._scratch, self._config, self._weights.layers[layer]
+        p.prefix = f"L{layer:02d}."
+        at = self._context(layer, p.num_rows, few_rows)
+        kernels.rms_norm(p, s.x, weights.attn_norm, s.h, eps=c.rms_norm_eps, half=at.half)
+        if c.layer_types[layer] == FULL_ATTENTION:
+            attention(p, at, weights.mixer, tap=tap, rows_only=rows_only)
+        else:
+            delta_net(p, at, weights.mixer)
+        if rows_only:
+            return
+        kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps, half=at.half)
+        feed_forward(p, at, weights.mlp)
 
     def _append_mtp(self, p: Program, few_rows: bool, fill: bool) -> None:
         """Keys and values of the multi-token-prediction block, if they are wanted, and the row that waits for its next

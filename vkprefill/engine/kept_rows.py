@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 NOT_WRITTEN = 0x7FA0_0001  # bits of a signalling NaN, which arithmetic never gives
 KEPT = SHORT_RUN  # rows of a run, as in shaders/include/kept_rows.glsl
+FEW_ROWS = (1, 2, 4, KEPT)  # that programs of decode are recorded for
+
+
+def program_rows(count: int) -> int:
+    """Rows of the decode program that so many tokens run in."""
+    return next(rows for rows in FEW_ROWS if rows >= count)
 
 
 def kept_layer_size(channels: int, value_heads: int) -> int:

@@ -31,8 +31,11 @@ class Mark:
 
     @property
     def positions(self) -> list[int]:
-        """Of the tokens that were run."""
-        return self.cache.positions[: self.snapshot.length]
+        """Of the tokens that all layers have run."""
+        point = self.snapshot.point
+        if point.split is None:
+            return self.cache.positions[: point.length]
+        return self.cache.late_positions[: point.late_length]
 
 
 MayUse = Callable[[Mark], bool]
@@ -74,7 +77,7 @@ class PromptCache:
         if mark is None:
             self.reset()
             return 0
-        if self.cache.broken or len(self.cache) != mark.snapshot.length:
+        if self.cache.broken or self.cache.ahead or len(self.cache) != mark.snapshot.length:
             self.cache.restore(mark.snapshot)
         self._drop([m for m in self._marks if m.length > mark.length])
         del self.prompt[mark.length :]
@@ -114,9 +117,9 @@ class PromptCache:
             return
         self._drop([m for m in self._marks if m.length >= len(self.prompt)])
         try:
-            snapshot = self.cache.snapshot()
+            snapshot = self.cache.snapshot(before=len(self.prompt))
         except OutOfMemoryError:
-            snapshot = self.cache.snapshot(on_host=True)
+            snapshot = self.cache.snapshot(on_host=True, before=len(self.prompt))
         self._marks.append(Mark(len(self.prompt), self.lacks, snapshot, self.cache))
         for mark in self._marks[:-MARKS_ON_DEVICE]:
             mark.snapshot.to_host()

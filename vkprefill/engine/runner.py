@@ -21,12 +21,14 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.diagnosis import not_finite
 from vkprefill.engine.forward import ForwardPass
-from vkprefill.engine.kept_rows import KEPT
+from vkprefill.engine.kept_rows import KEPT, program_rows
 from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
 from vkprefill.engine.one_thread import OneThread
+from vkprefill.engine.progress import PrefillProgress, told
 from vkprefill.engine.scratch import Scratch
 from vkprefill.engine.sizes import MAX_DRAFTS, PAGE, ROW_TILE
 from vkprefill.engine.speed_meter import SpeedMeter
+from vkprefill.engine.split import SplitRuns
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.step_input import Best, StepInput
 from vkprefill.engine.token_input import MAX_POSITION, checked_ids, checked_positions
@@ -40,23 +42,15 @@ from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
 
 T = TypeVar("T")
-PrefillProgress = Callable[[int, int], None]
-"""progress(tokens done, tokens in all), called between submissions."""
 
 LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together
 SHORT_ROWS = 32  # rows of the prefill program for short prompts
-FEW_ROWS = (1, 2, 4, KEPT)  # that programs of decode are recorded for
 
 
 def unpacked(candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """uint32 [k, 2] of the device -> (ids int64 [k], logits float32 [k]), copies."""
     bits, ids = np.array(candidates.T, order="C")
     return ids.astype(np.int64), bits.view(np.float32)
-
-
-def program_rows(count: int) -> int:
-    """Rows of the decode program that so many tokens run in."""
-    return next(rows for rows in FEW_ROWS if rows >= count)
 
 
 class Companion(Protocol):
@@ -169,6 +163,13 @@ class Runner:
         self.step.set_words(self.pool.kept.words_of_last(count))
         program.run()
 
+    @property
+    def split(self) -> SplitRuns:
+        """What runs prompts in two parts, of which the later layers see some tokens only."""
+        if "split" not in self.companions:
+            self.companions["split"] = SplitRuns(self)
+        return self.companions["split"]
+
     def new_cache(self, max_context: int | None = None) -> Cache:
         if max_context is not None and not 1 <= max_context <= self.pool.num_slots:
             raise RequestError(f"max_context: {max_context}, wanted 1 to {self.pool.num_slots}")
@@ -192,25 +193,35 @@ class Runner:
         An exception inside, KeyboardInterrupt too, leaves the cache as it was.
         """
         with self.turn:
-            ids, positions = self._checked(token_ids, positions, cache)
+            if isinstance(cache, Cache) and cache.split is not None:
+                return self.split.prefill(token_ids, cache, positions, head, program_for, progress)
+            ids, positions = self.checked(token_ids, positions, cache)
             cache.reserve(len(ids))
-            cache.begin()
-            start = time.perf_counter()
-            try:
-                cache.broken = True  # until all is done, or undone
+
+            def run() -> None:
+                start = time.perf_counter()
                 if program_for is None:
                     cache.mtp_from = self._fill_from(cache, len(ids))
                 chosen = program_for or (lambda _, count: self._plain_program_for(cache, count))
                 self._run_chunks(ids, positions, cache, chosen, progress)
                 if program_for is None:
                     self.meter.prefilled(len(ids), time.perf_counter() - start)
-                result = head() if head else None
-                cache.broken = False
-                return result
-            except BaseException:
-                if not self.device.lost:
-                    cache.undo()
-                raise
+
+            return self.undone_on_error(cache, run, head)
+
+    def undone_on_error(self, cache: Cache, run: Callable[[], None], head: Callable[[], T] | None = None) -> T | None:
+        """run(), then the head; an exception inside leaves the cache as it was."""
+        cache.begin()
+        try:
+            cache.broken = True  # until all is done, or undone
+            run()
+            result = head() if head else None
+            cache.broken = False
+            return result
+        except BaseException:
+            if not self.device.lost:
+                cache.undo()
+            raise
 
     def _run_chunks(
         self,
@@ -225,17 +236,7 @@ class Runner:
             count = min(self.tokens_per_run(len(cache)), len(ids) - done)
             chunk = slice(done, done + count)
             self.step.set_tokens(ids[chunk], positions[chunk], len(cache))
-            program = program_for(done, count)
-            per_submission = count / program.num_submissions
-            ran = 0
-
-            def between(done: int = done, per_submission: float = per_submission) -> None:
-                nonlocal ran
-                ran += 1
-                if progress:
-                    progress(min(len(ids), int(done + ran * per_submission)), len(ids))
-
-            program.run(between)
+            told(program_for(done, count), done, count, len(ids), progress)
             cache.append(ids[chunk].tolist(), positions[chunk].tolist())
             done += count
 
@@ -271,15 +272,17 @@ class Runner:
         two submissions of the program while rows wait, after which it must go back to a snapshot, or be reset.
         """
         with self.turn:
-            ids, positions = self._checked(token_ids, None, cache)
+            ids, positions = self.checked(token_ids, None, cache)
             if len(ids) > KEPT:
                 raise RequestError(f"token_ids: {len(ids)} rows, wanted at most {KEPT}")
+            if cache.split is not None:
+                program = self.split.rows(cache, len(ids), program)
             cache.reserve(len(ids))
             kept = self.pool.kept
-            chosen = program() if program else self.rows_program(len(ids))
             self.step.set_tokens(ids, positions, len(cache))
             self.step.set_words(kept.words_of_next())
             self.step.set_best(best)
+            chosen = program() if program else self.rows_program(len(ids))
             start = time.perf_counter()
             kept.run(chosen, self.scratch.logits, cache, ids.tolist(), positions.tolist())
             if program is None and len(ids) == 1:
@@ -299,10 +302,10 @@ class Runner:
         cache does not hold. How many of them there is room for, with the token: their keys and values are overwritten
         by what runs next, and the cache stays as it is.
         """
-        ids, (first,) = self._checked([token_id], None, cache)
+        ids, (first,) = self.checked([token_id], None, cache)
         room = cache.max_context - len(cache) - 1
         count = min(count, MAX_DRAFTS, room, MAX_POSITION - int(first))
-        if count < 1 or len(cache) < cache.mtp_from:
+        if count < 1 or cache.late_length < cache.mtp_from:
             return 0
         try:
             cache.reserve(count)
@@ -310,7 +313,7 @@ class Runner:
             return 0
         pages = cache.pages[cache.mtp_from // PAGE :]
         self.pool.draft_pages.view()[: len(pages)] = pages
-        self.step.set_tokens(ids, first + np.arange(count), len(cache) - cache.mtp_from)
+        self.step.set_tokens(ids, first + np.arange(count), cache.late_length - cache.mtp_from)
         self.step.set_best(None)
         self.step.set_words({StepWord.NUM_CANDIDATES: num_candidates, StepWord.WAITING: self.pool.kept.waiting})
         return count
@@ -372,13 +375,15 @@ class Runner:
         tile = max(ROW_TILE, (profile.half_matmul if sizes.half else profile.matmul)[1])
         return min(sizes.prefill_chunk, most // tile * tile or most)
 
-    def _checked(
-        self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache
+    def checked(
+        self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, last: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and positions [T] of tokens after position `last` (None: the cache's). Raises RequestError."""
         if not isinstance(cache, Cache) or cache.pool is not self.pool:
             raise RequestError("cache: wanted one made by this model's new_cache")
         ids = checked_ids(token_ids, self.config.vocab_size)
-        last = cache.positions[-1] if len(cache) else -1
+        if last is None:
+            last = cache.positions[-1] if len(cache) else -1
         return ids, checked_positions(positions, len(ids), first=cache.next_position, last=last)
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
     explain(SpecPrefill, token ids) -> Explanation -> pieces -> text, terminal text, JSON (and explain_html's page)
 
-Only the draft works. Where a guard decides for a dense prefill, the choice shown is the one the draft would make.
+Only the draft works, or, where they score, the target's early layers on a cache of their own. Where a guard decides for
+a dense prefill, the choice shown is the one that would be made.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Explanation:
         selection: what the draft chose; with a status other than active it is not what would be run.
         report: what speculative prefill would do, and its settings. Nothing was prefilled.
         times_ms: what the dry run took: score, lookahead, select.
-        target, draft, device: names.
+        target, draft, device: names; draft: of who scored; own_layers: what of the target ran for that.
     """
 
     token_ids: Sequence[int]
@@ -60,6 +61,7 @@ class Explanation:
     times_ms: dict[str, float]
     target: str = ""
     draft: str = ""
+    own_layers: str = ""
     device: str = ""
 
     @property
@@ -124,7 +126,7 @@ def explain(
     if selection is None:  # a guard decided before the draft was asked, or the scorer failed and fails again here
         scored = spec.score(token_ids, progress=progress, protected=protected)
         importance, selection, times = scored.importance, scored.selection, scored
-    tokenizer = spec.target.tokenizer
+    tokenizer, layer = spec.target.tokenizer, spec.split_of(spec.config)
     special_ids = set(tokenizer.special_tokens.values())
     return Explanation(
         token_ids=token_ids,
@@ -135,7 +137,8 @@ def explain(
         report=plan.report,
         times_ms={"score": times.score_ms, "lookahead": times.lookahead_ms, "select": times.select_ms},
         target=spec.target.config.name,
-        draft=spec.draft.config.name,
+        draft=spec.draft.config.name if layer is None else f"layer {layer} of the model itself",
+        own_layers="" if layer is None else f"layers 0 to {layer} of the model ran, on a cache of their own",
         device=spec.target.device.info.name,
     )
 
@@ -208,13 +211,14 @@ def summary(explanation: Explanation) -> str:
     """One line: the status and its reason, what the draft keeps, the main settings, the times."""
     report, kept, total = explanation.report, len(explanation.selection.kept), explanation.num_tokens
     line = f"speculative prefill: {report.status}: {report.reason}; "
-    line += "kept" if runs_as_shown(explanation) else "the draft would keep"
+    line += "kept" if runs_as_shown(explanation) else "scoring would keep"
     times = ", ".join(f"{name} {duration}" for name, duration in times_text(explanation))
-    return f"{line} {kept} of {total} tokens ({kept / total:.0%}) with {settings_text(report.settings)}; {times}"
+    line += f" {kept} of {total} tokens ({kept / total:.0%}) with {settings_text(report.settings)}; {times}"
+    return line + (f"; {explanation.own_layers}" if explanation.own_layers else "")
 
 
 def runs_as_shown(explanation: Explanation) -> bool:
-    """Whether the target would run the draft's choice; not so where a guard decides for a dense prefill."""
+    """Whether the target would run what was chosen; not so where a guard decides for a dense prefill."""
     return explanation.report.status in (guards.ACTIVE, guards.KEPT_ALL)
 
 

@@ -161,7 +161,7 @@ def _text(text: object) -> str:
 
 def _header(explanation: Explanation, title: str) -> str:
     report = explanation.report
-    skipped = "" if runs_as_shown(explanation) else " Below is what the draft would choose."
+    skipped = "" if runs_as_shown(explanation) else " Below is what scoring would choose."
     tiles = [
         ("kept stretches", f"{len(explanation.selection.kept_ranges):,}"),
         ("chunks", f"{len(explanation.selection.chunk_scores):,}"),

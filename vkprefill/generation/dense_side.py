@@ -84,7 +84,9 @@ class DenseSide:
         tokens, most = len(self._ids), self.cache.max_context
         if tokens >= most:
             return f"the whole prompt has {tokens} tokens, the context holds {most}, the answer included"
-        pages = num_pages(tokens + 1) - len(self.cache.pages) + num_pages(len(other) + kept + 1) - len(other.pages)
+        pages = (
+            num_pages(tokens + 1) - len(self.cache.pages) + num_pages(other.length_after(kept) + 1) - len(other.pages)
+        )
         if not self._has_free(pages):
             free = len(self.cache.pool.free_pages)
             return f"no room for a second cache: {pages} pages wanted, {free} are free; load with a larger max_context"

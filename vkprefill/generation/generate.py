@@ -19,7 +19,7 @@ from vkprefill.generation.prompt import Prompt, encode_prompt
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.generation.steps import Timings
 from vkprefill.generation.tokens import plan_without_draft, stream_tokens
-from vkprefill.specprefill.pipeline import SpecPrefill
+from vkprefill.specprefill.pipeline import AUTO, SpecPrefill
 from vkprefill.specprefill.plan import SparseRequest
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
@@ -65,14 +65,14 @@ def stream_generate(
     )
     options = replace(options, sampling=options.sampling.resolve(model.metadata, encoded.thinking))
     check_drafts(model, options.decode)
-    speculative = SpecPrefill(model, draft, spec) if isinstance(draft, Model) else checked_draft(draft)
+    speculative = pair_for(model, draft, spec)
     config = spec or (speculative.config if speculative else None)
     cache, beside, check = model.new_cache(), PromptCache(model.new_cache()), None
     try:
         if speculative is None:
             plan = plan_without_draft(model, asked, ids)
         else:
-            plan = speculative.plan(ids, asked, progress=progress)
+            plan = speculative.plan(ids, asked, cache=cache, progress=progress)
         timings = Timings()
         if plan.sparse and config is not None and config.check != OFF:
             options = with_seed(options)
@@ -90,12 +90,16 @@ def stream_generate(
             check.close()
         beside.close()
         cache.close()
-        if speculative is not draft:
+        if speculative is not None and speculative is not draft:
             speculative.close(keep_programs=True)  # the next call with this draft records nothing
 
 
-def checked_draft(draft: object) -> SpecPrefill | None:
-    """RequestError for what is neither a pair nor None."""
+def pair_for(model: Model, draft: object, spec: SpecPrefillConfig | None) -> SpecPrefill | None:
+    """The pair that was given, or one of a draft; without a draft, of the model alone where it is to score by itself.
+    RequestError for what is no draft.
+    """
+    if isinstance(draft, Model) or draft is None and isinstance(spec, SpecPrefillConfig) and spec.scorer != AUTO:
+        return SpecPrefill(model, draft, spec)
     if not isinstance(draft, SpecPrefill | None):
         raise RequestError(f"draft: found {type(draft).__name__}, wanted a loaded model or a SpecPrefill")
     return draft

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from vkprefill.engine.prompt_cache import Mark, PromptCache
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.checked import OFF, nothing_to_check, with_seed
-from vkprefill.generation.generate import checked_draft
+from vkprefill.generation.generate import pair_for
 from vkprefill.generation.marks import mark_places
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart, GenerationResult, collect
@@ -61,14 +60,13 @@ class Session:
         self.model, self._decode = model, SpecDecodeConfig() if decode is None else decode
         check_drafts(model, self._decode)
         self._owned: list[PromptCache | SpecPrefill | SessionCheck] = []
-        if isinstance(draft, Model):
-            draft = SpecPrefill(model, draft, spec)
-            self._owned.append(draft)
-        draft = checked_draft(draft)
+        speculative = pair_for(model, draft, spec)
+        if speculative is not None and speculative is not draft:
+            self._owned.append(speculative)
         if prompts is None:
             prompts = PromptCache(model.new_cache(max_context))
             self._owned.append(prompts)
-        self._speculative, self._prompts = draft, prompts
+        self._speculative, self._prompts = speculative, prompts
         self._check = SessionCheck(model, prompts)
         self._owned.append(self._check)
         self.importance: np.ndarray | None = None
@@ -134,7 +132,7 @@ class Session:
         reused = self._prompts.go_back(self.find(ids, options))
         places = mark_places(ids, options.mark_at, reused, model.tokenizer)
         plan = self._plan(ids, options, reused, places, hooks)
-        note_holes(plan.report, self.cache.positions)
+        note_holes(plan.report, self.cache.run_positions)
         self.importance = plan.importance
         lacking, config = plan.sparse or self._prompts.lacks is not None, asked.config
         check = None
@@ -154,7 +152,7 @@ class Session:
             for place in places:
                 plan = self._prefill_and_mark(ids, place, plan, turn, timings, ran)
                 before = timings.prompt_n
-            rows, run_n = len(self.cache) + len(plan.kept), len(plan.kept)
+            rows, run_n = self.cache.length_after(len(plan.kept)), len(plan.kept)
             within = replace(hooks, progress=ran, between=check.between if check else None)
             parts = stream_tokens(model, ids, self.cache, plan, options, within, timings)
             if check is not None:
@@ -165,7 +163,7 @@ class Session:
         finally:
             if check is not None and self._check.is_switched(check):
                 rows, run_n = len(ids), len(ids) - len(self.prompt)
-            ran_prompt = rows is not None and len(self.cache) >= rows and not self.cache.broken
+            ran_prompt = rows is not None and len(self.cache) >= rows and not (self.cache.broken or self.cache.ahead)
             if self._turn is turn and ran_prompt:  # not so after an interrupt in prefill
                 self._note(ids[len(self.prompt) :], run_n, turn)
                 self._note(self.cache.token_ids[rows:], len(self.cache) - rows, turn)
@@ -184,6 +182,9 @@ class Session:
                 raise RequestError("session: another turn has begun; finish an answer before the next is asked for")
 
     def _resolved(self, asked: SparseRequest) -> SparseRequest:
+        if self._speculative is None:
+            self._speculative = pair_for(self.model, None, asked.config)  # a turn may want the model to score itself
+            self._owned += [self._speculative] if self._speculative else []
         if asked.config is not None or self._speculative is None:
             return asked
         return replace(asked, config=self._speculative.config)
@@ -195,6 +196,7 @@ class Session:
             ids,
             options.sparse,
             cached_n=reused,
+            cache=self.cache,
             mark_at=places,
             fresh=not options.cache_prompt,
             progress=hooks.scoring or hooks.progress,
@@ -231,7 +233,13 @@ class Session:
         """The mark that a prompt would go on from; None where it would start at its beginning."""
         if not options.cache_prompt:
             return None
-        may_use = partial(may_go_on, self._resolved(options.sparse), ids, self.model.tokenizer)
+        asked = self._resolved(options.sparse)
+        own = self._speculative and asked.enabled and self._speculative.split_of(asked.config)
+
+        def may_use(mark: Mark) -> bool:
+            split = mark.snapshot.point.split
+            return (not own or split in (None, own)) and may_go_on(asked, ids, self.model.tokenizer, mark)
+
         exact = self._speculative is None and options.sparse.kept_ranges is None
         return self._prompts.find(ids) if exact else self._prompts.find(ids, may_use)
 

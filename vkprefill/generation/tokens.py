@@ -48,14 +48,15 @@ def _stream_tokens(
 ) -> Generator[GenerationPart, None, None]:
     report = plan.report
     timings.specprefill = report.status
-    room = cache.max_context - len(cache) - len(plan.kept)
+    num_rows = cache.length_after(len(plan.kept))
+    room = cache.max_context - num_rows
     if room < 1:
-        raise ContextLengthError.of_prompt(len(cache) + len(plan.kept), cache.max_context)
+        raise ContextLengthError.of_prompt(num_rows, cache.max_context)
     limit = min(room + 1, options.max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
     run_ids = np.asarray(token_ids)[plan.kept]
     sampler = hooks.make_sampler(options.sampling)
-    drafting = drafting_for(model, options.decode, token_ids, len(cache) + len(run_ids))
+    drafting = drafting_for(model, options.decode, token_ids, num_rows)
     steps = generate_step(
         model,
         run_ids,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkprefill.engine import kernels
+from vkprefill.engine.kernels.rows import NO_ROW
 from vkprefill.engine.sizes import MAX_CANDIDATES
 from vkprefill.selftest import attention, delta_net, delta_rows, drafts, elementwise, experts, products, reference
 from vkprefill.selftest.trial import EXACT, Check, Trial
@@ -12,7 +13,7 @@ from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS
 from vkprefill.vulkan.shaders import manifest
 
-ROWS, VOCAB, CANDIDATES, PENALTY = 3, 5000, 20, 0.75
+ROWS, VOCAB, CANDIDATES, PENALTY, WIDTH = 3, 5000, 20, 0.75, 260
 
 
 def all_checks(device: Device) -> list[Check]:
@@ -22,6 +23,7 @@ def all_checks(device: Device) -> list[Check]:
         *delta_rows.checks(device),
         *attention.checks(device),
         Check("best tokens", _top_k),
+        Check("rows moved", _move_rows),
         *products.checks(device),
         *experts.checks(device),
         *drafts.checks(),
@@ -39,6 +41,15 @@ def not_here(device: Device) -> dict[str, str]:
             sizes = ", ".join(map(str, SHUFFLE_SUBGROUPS))
             reasons[name] = f"needs subgroups of {sizes}; here they have {device.info.subgroup_size}"
     return reasons
+
+
+def _move_rows(trial: Trial) -> None:
+    x, y = trial.normal(9, WIDTH), trial.normal(6, WIDTH)
+    pairs = np.array([[8, 0], [0, 5], [NO_ROW, 2], [8, 3]], np.uint32)
+    p, found = trial.program(len(pairs)), trial.put(y)
+    kernels.move_rows(p, trial.put(pairs), trial.put(x), found)
+    p.run()
+    trial.compare(p, found, np.stack([x[8], y[1], y[2], x[8], y[4], x[0]]), EXACT)
 
 
 def _top_k(trial: Trial) -> None:

@@ -3,6 +3,8 @@
     token ids -> guards -> Scorer (draft) -> normalise, boost, select -> target prefill of the kept tokens -> decode
     from position T
 
+Without a draft the target's early layers score, and read the whole prompt: SelfScorer in place of Scorer.
+
 Liu, Chen & Zhang 2025, "Speculative Prefill" (arXiv 2502.02789). Delta-net layers see the kept tokens as neighbours,
 attention sees the true distances.
 """
@@ -13,7 +15,8 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -25,7 +28,7 @@ from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_store import PromptStore
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.token_input import checked_ids
-from vkprefill.errors import RequestError, VkPrefillError
+from vkprefill.errors import ContextLengthError, RequestError, VkPrefillError
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.calibration import file_key, speed_of
 from vkprefill.specprefill.layout import layout_of
@@ -41,14 +44,17 @@ from vkprefill.specprefill.plan import (
     tool_guard,
 )
 from vkprefill.specprefill.protection import Protected, protected_of_tokens, tail_queries
-from vkprefill.specprefill.scorer import Importance, Scorer, lookahead_steps, score_kind
+from vkprefill.specprefill.scorer import Scorer, lookahead_steps, score_kind
 from vkprefill.specprefill.selection import boost, normalise, select
+from vkprefill.specprefill.self_scorer import SelfScorer, own_break_even, scoring_layer
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.specprefill.shares import KeptShares
 
 log = logging.getLogger("vkprefill")
 
 MEMO_SIZE = 16  # selections remembered
+AUTO, DRAFT, SELF = "auto", "draft", "self"  # who scores
+NO_DRAFT = "no draft model in use"
 
 
 @dataclass
@@ -69,24 +75,42 @@ class SpecPrefillResult:
 
 
 class SpecPrefill:
-    """A target and a draft model with a common vocabulary. Keeps the draft's cache between prompts; close it to give
-    that back. conversations: of the draft, where several are to be kept.
+    """A target and a draft model with a common vocabulary, or (draft None) a target that scores prompts itself where
+    the setting scorer is "self". Keeps the draft's cache between prompts; close it to give that back. conversations: of
+    the draft, where several are to be kept.
     """
 
     def __init__(
         self,
         target: Model,
-        draft: Model,
+        draft: Model | None,
         config: SpecPrefillConfig | None = None,
         *,
         conversations: PromptStore | None = None,
     ) -> None:
-        check_vocabularies(target, draft)
         self.target, self.draft = target, draft
         self.config = config or SpecPrefillConfig()
-        self._scorer = Scorer(draft, conversations)
+        if draft is not None:
+            check_vocabularies(target, draft)
+        self.source(self.config)  # refuses what cannot be
+        self._scorer = None if draft is None else Scorer(draft, conversations)
+        self._own = SelfScorer(target)
         self._memo: OrderedDict[bytes, Scored] = OrderedDict()
-        self._shares = KeptShares(f"{file_key(target)}|{file_key(draft)}")
+        self._shares = KeptShares(f"{file_key(target)}|{SELF if draft is None else file_key(draft)}")
+
+    def source(self, config: SpecPrefillConfig) -> str | None:
+        """Who scores with these settings, "draft" or "self"; None: nobody. RequestError for what there is not."""
+        if config.scorer == SELF:
+            scoring_layer(config, self.target.config)
+        elif config.scorer == DRAFT and self.draft is None:
+            raise RequestError("scorer draft: there is no draft model; wanted one, or scorer self")
+        elif config.scorer == AUTO:
+            return None if self.draft is None else DRAFT
+        return config.scorer
+
+    def split_of(self, config: SpecPrefillConfig) -> int | None:
+        """The layer after which a prompt is pruned with these settings; None where all layers run the same tokens."""
+        return scoring_layer(config, self.target.config) if self.source(config) == SELF else None
 
     def score(
         self,
@@ -95,33 +119,40 @@ class SpecPrefill:
         *,
         first: int = 0,
         protected: Protected | None = None,
+        cache: Cache | None = None,
         mark_at: Sequence[int] = (),
         fresh: bool = False,
         progress: PrefillProgress | None = None,
     ) -> Scored:
-        """Importance and selection without any work of the target.
+        """Importance and selection without any work of the target, but for scorer self, whose early layers run.
 
         first: choose among tokens from here on only; protected: what is kept in any case (None: what the tokens alone
-        tell); mark_at: rising lengths of beginnings that later prompts may
-        share; fresh: take nothing from earlier prompts.
+        tell); cache: of scorer self, which stands for the tokens before them and is ahead then (None: one of its own,
+        for this call); mark_at: rising lengths of beginnings that later prompts may share; fresh: take nothing from
+        earlier prompts.
         """
         config = config or self.config
-        token_ids = self._checked(token_ids, first, "first")
+        token_ids, source = self._checked(token_ids, first, "first"), self.source(config)
+        if source is None:
+            raise RequestError(f"{NO_DRAFT}; wanted one, or scorer self")
         protected = protected_of_tokens(self.target.tokenizer, token_ids) if protected is None else protected
         ranges = protected.ranges(config, len(token_ids) - first)
         key = _memo_key(token_ids, config, first, (ranges, protected.opening))
-        if key in self._memo and not fresh:
+        reads = source == SELF and cache is not None  # what follows needs the early layers' work, not the choice alone
+        if key in self._memo and not (fresh or reads):
             self._memo.move_to_end(key)
             known = self._memo[key]
             return Scored(known.importance, known.selection, 0.0, 0.0, 0.0)
-        measured: Importance = self._scorer.score(
-            token_ids,
-            config,
-            queries=tail_queries(config, protected, len(token_ids)),
-            mark_at=mark_at,
-            fresh=fresh,
-            progress=progress,
-        )
+        common = {
+            "queries": tail_queries(config, protected, len(token_ids)),
+            "mark_at": mark_at,
+            "progress": progress,
+        }
+        if source == SELF:
+            with lent_cache(self.target, cache) as lent:
+                measured = self._own.score(token_ids, config, lent, cached_n=first if lent is cache else 0, **common)
+        else:
+            measured = self._scorer.score(token_ids, config, fresh=fresh, **common)
         start = time.perf_counter()
         values = boost(normalise(measured.values, config.normalize), config)
         layout = layout_of(self.target.tokenizer, token_ids) if config.chunk_align == "lines" else None
@@ -141,6 +172,7 @@ class SpecPrefill:
         asked: SparseRequest | None = None,
         *,
         cached_n: int = 0,
+        cache: Cache | None = None,
         mark_at: Sequence[int] = (),
         fresh: bool = False,
         progress: PrefillProgress | None = None,
@@ -148,7 +180,8 @@ class SpecPrefill:
     ) -> Plan:
         """Decide what the target runs of a prompt whose first cached_n tokens it has.
 
-        mark_at, fresh: as for score; fields: of a SparseRequest, in place of those of `asked`. Raises RequestError for
+        cache: that will be run on; where scorer self has chosen, its early layers have read the prompt then; mark_at,
+        fresh: as for score; fields: of a SparseRequest, in place of those of `asked`. Raises RequestError for
         what is no prompt and for bad kept_ranges; with on_error "error" also what the scorer raises.
         """
         asked, token_ids = (asked or SparseRequest()).having(fields), self._checked(token_ids, cached_n, "cached_n")
@@ -158,8 +191,15 @@ class SpecPrefill:
         dense = Plan(np.arange(cached_n, num_tokens), report)
         if not asked.enabled:
             return finish_plan(dense, dense.kept, None)
+        source, reading = self.source(config), {"cached_n": cached_n, "mark_at": mark_at, "progress": progress}
         if asked.kept_ranges is not None:
-            return plan_as_given(dense, asked, config, self.target.tokenizer, token_ids)
+            given = plan_as_given(dense, asked, config, self.target.tokenizer, token_ids)
+            if source == SELF and given.sparse and cache is not None:
+                self._own.read(token_ids, config, cache, **reading)
+            return given
+        if source is None:
+            report.reason = NO_DRAFT
+            return finish_plan(dense, dense.kept, None)
         try:
             protected = asked.protected
             if protected is None:
@@ -171,22 +211,23 @@ class SpecPrefill:
                 token_ids,
                 config,
                 first=cached_n,
+                cache=cache,
                 protected=protected,
                 mark_at=mark_at,
                 fresh=fresh,
                 progress=progress,
             )
         except VkPrefillError as error:
-            if config.on_error == "error" or self.target.device.lost:
+            too_long = isinstance(error, ContextLengthError)  # for the target, which would have to run it densely
+            if config.on_error == "error" or self.target.device.lost or too_long:
                 raise
             log.warning("speculative prefill: %s; prefilling densely", error)
             report.status, report.reason = guards.FAILED, f"the scorer failed: {error}"
             return finish_plan(dense, dense.kept, None)
         report.score_ms, report.lookahead_ms, report.select_ms = scored.score_ms, scored.lookahead_ms, scored.select_ms
         dense.importance, dense.selection = scored.importance, scored.selection
-        return finish_plan(
-            dense, scored.kept.astype(np.int64), choice_reason(scored.selection, new, config, "the draft")
-        )
+        chooser = "the draft" if source == DRAFT else f"layer {self.split_of(config)}"
+        return finish_plan(dense, scored.kept.astype(np.int64), choice_reason(scored.selection, new, config, chooser))
 
     def prefill(
         self,
@@ -203,29 +244,30 @@ class SpecPrefill:
         start = time.perf_counter()
         if cache is not None and len(cache):
             raise RequestError(f"cache: holds {len(cache)} tokens, wanted an empty one")
-        plan = self.plan(token_ids, SparseRequest().having(fields), progress=progress)
-        own = cache is None
-        cache = self.target.new_cache() if cache is None else cache
-        try:
+        with lent_cache(self.target, cache, keep=True) as lent:
+            plan = self.plan(token_ids, SparseRequest().having(fields), cache=lent, progress=progress)
             began = time.perf_counter()
-            logits = self.target.prefill(np.asarray(token_ids)[plan.kept], plan.kept, cache, progress=progress)
-        except BaseException:
-            if own:
-                cache.close()
-            raise
+            try:
+                logits = self.target.prefill(np.asarray(token_ids)[plan.kept], plan.kept, lent, progress=progress)
+            except BaseException:
+                lent.reset()  # what scorer self has read, too
+                raise
         now = time.perf_counter()
         plan.report.sparse_prefill_ms, plan.report.ttft_ms = (now - began) * 1e3, (now - start) * 1e3
-        return SpecPrefillResult(logits, cache, plan.report, plan.importance, plan.kept)
+        return SpecPrefillResult(logits, lent, plan.report, plan.importance, plan.kept)
 
     def reset(self) -> None:
         """Forget the last prompt: the draft's cache goes back to its pool."""
-        self._scorer.reset()
+        if self._scorer is not None:
+            self._scorer.reset()
 
     def close(self, *, keep_programs: bool = False) -> None:
         """Give the draft's cache back; the programs that score too, unless they are to be kept with the draft for the
         next pair that it is in.
         """
-        self._scorer.close(keep_programs=keep_programs)
+        if self._scorer is not None:
+            self._scorer.close(keep_programs=keep_programs)
+        self._own.close(keep_programs=keep_programs)
 
     def _checked(self, token_ids: Sequence[int], num_before: int, name: str) -> list[int]:
         """The token ids. RequestError unless they are some, and num_before of them leave at least one."""
@@ -251,10 +293,13 @@ class SpecPrefill:
             return guards.SKIPPED_MIN_TOKENS, reason
         if config.break_even and config.keep_ratio < 1:
             expected = self._shares.expected(config, new, protected.count(config, report.cached_n, report.prompt_n))
-            speeds = self._speeds(config)
-            lookahead = lookahead_steps(config, self.draft)
-            estimate = guards.break_even(new, expected, lookahead, speeds, config.break_even_safety)
-            report.dense_estimate_ms = new / speeds.target_tokens_per_s * 1e3
+            speed = self._target_speed(config)
+            if self.source(config) == SELF:
+                estimate = own_break_even(new, expected, config, self.target.config, speed)
+            else:
+                lookahead = lookahead_steps(config, self.draft)
+                estimate = guards.break_even(new, expected, lookahead, self._speeds(config), config.break_even_safety)
+            report.dense_estimate_ms = new / speed * 1e3
             if not estimate.worth:
                 return guards.SKIPPED_BREAK_EVEN, (
                     f"scoring {new} tokens would take about {estimate.scoring_s * 1e3:.0f} ms and save "
@@ -269,8 +314,11 @@ class SpecPrefill:
         return guards.Speeds(
             config.draft_tokens_per_s or draft.prefill,
             draft.decode,
-            config.target_tokens_per_s or speed_of(self.target).prefill,
+            self._target_speed(config),
         )
+
+    def _target_speed(self, config: SpecPrefillConfig) -> float:
+        return config.target_tokens_per_s or speed_of(self.target).prefill
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:
@@ -279,6 +327,20 @@ def check_vocabularies(target: Model, draft: Model) -> None:
         raise RequestError(
             f"draft {draft.path.name} and target {target.path.name}: their vocabularies differ, wanted one"
         )
+
+
+@contextmanager
+def lent_cache(model: Model, cache: Cache | None, *, keep: bool = False) -> Iterator[Cache]:
+    """The caller's, or one of our own that is closed at the end; keep: only after an exception."""
+    own = model.new_cache() if cache is None else None
+    try:
+        yield cache if own is None else own
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
+    if own is not None and not keep:
+        own.close()
 
 
 def check_pair(target: Model, draft: Model, config: SpecPrefillConfig) -> None:

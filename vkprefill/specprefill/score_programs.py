@@ -30,13 +30,15 @@ KEPT_PROGRAMS = 4  # so many kinds of scoring at most
 @dataclass(frozen=True)
 class ScoreKind:
     """What programs are recorded for: which layers count, whether tokens are looked ahead for, how many queries the
-    prompt has at most, how wide the mean over neighbours is.
+    prompt has at most, how wide the mean over neighbours is; whole: the last layer runs to its end, since what comes
+    after it goes on from there.
     """
 
     layers: tuple[int, ...]
     lookahead: bool
     queries: int
     pool_size: int
+    whole: bool = False
 
     @property
     def last_layer(self) -> int | None:
@@ -69,8 +71,12 @@ class ScorePrograms:
         self._clear = run.device.program("clear importance")
         self._clear.fill(self._total)
         trunk, rows, last = run.forward.record_trunk, run.sizes.rows, kind.last_layer
-        self._plain = run.prefill_program if last is None else trunk("draft", rows, last_layer=last)
-        self._scored = self._sum(trunk("score", rows, self._record, last_layer=last))
+        if kind.whole:
+            self._plain = run.split.early_program(last)
+            self._scored = self._sum(run.split.record_early("score", last, self._record))
+        else:
+            self._plain = run.prefill_program if last is None else trunk("draft", rows, last_layer=last)
+            self._scored = self._sum(trunk("score", rows, self._record, last_layer=last))
         self._decode = self._sum(run.forward.record_rows("lookahead", 1, self._record)) if kind.lookahead else None
         self._num_tokens = 0
 

@@ -211,6 +211,31 @@ class OrWord(Kind):
         return self.word if value == self.word else self.kind.text(value)
 
 
+@dataclass(frozen=True)
+class OrNone(Kind):
+    """None, in text a word, or a value of another kind."""
+
+    word: str
+    kind: Kind
+
+    @property
+    def wanted(self) -> str:
+        return f"{self.word}, or {self.kind.wanted}"
+
+    @property
+    def metavar(self) -> str:
+        return f"{self.word}|{self.kind.metavar}"
+
+    def checked(self, value: object) -> object:
+        return None if value is None else self.kind.checked(value)
+
+    def parse(self, text: str) -> object:
+        return None if text == self.word else self.kind.parse(text)
+
+    def text(self, value: object) -> str:
+        return self.word if value is None else self.kind.text(value)
+
+
 def check(label: str, kind: Kind, value: object) -> object:
     """The value in its one form. RequestError naming `label`, the value and what is wanted if it is not of the kind."""
     try:

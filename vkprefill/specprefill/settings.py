@@ -14,6 +14,7 @@ from vkprefill.specprefill.setting_types import (
     Choice,
     Kind,
     Number,
+    OrNone,
     OrWord,
     Ranges,
     Switch,
@@ -112,6 +113,19 @@ class SpecPrefillConfig:
     )
 
     # importance
+    scorer: str = _setting(
+        "auto",
+        Choice(("auto", "draft", "self")),
+        "who scores: the draft model, or the model itself in its early layers, which read all; auto: the draft where "
+        "there is one",
+        "SP_SCORER",
+    )
+    score_layer: int | None = _setting(
+        None,
+        OrNone("auto", Whole(0, MAX_LAYER)),
+        "scorer self: the full-attention layer that scores, by index; later ones run what is kept; auto: the one "
+        "nearest to a third of the layers",
+    )
     lookahead: int = _setting(
         8, Whole(0, 256), "tokens that the draft decodes; their attention counts too", "SP_LOOKAHEAD"
     )
@@ -129,7 +143,7 @@ class SpecPrefillConfig:
         0,
         Whole(0, 4096),
         "score with the queries of this many last prompt tokens in place of lookahead; 0: lookahead, or, with an "
-        "early stop, 32, or all of a question at the end up to 64",
+        "early stop or scorer self, 32, or all of a question at the end up to 64",
     )
     window: int | str = _setting(
         0,

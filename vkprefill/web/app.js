@@ -68,7 +68,7 @@ function showOptions() {
   for (const id of ["keep", "automatic", "always", "check"]) $(id).disabled = !on;
   $("always").parentElement.hidden = draft !== null && draft.min_tokens === 0 && !draft.break_even;
   $("no-draft").hidden = server === null || draft !== null;
-  $("no-draft").textContent = "The server runs without a draft model: start it with -md FILE, and without --no-specprefill.";
+  $("no-draft").textContent = "The server runs without a draft model: start it with -md FILE, or with --specprefill to have the model score prompts itself.";
   $("automatic").setAttribute("aria-pressed", String(automatic));
   $("keep").classList.toggle("idle", automatic);
   const share = automatic && draft ? automaticShare(draft) : `${$("keep").value} % of the tokens`;
@@ -148,7 +148,7 @@ function take(chunk, turn, view) {
     const { stage, processed, total, queue_position: before } = chunk.prompt_progress;
     if (stage === "queue") view.stage(before === 1 ? "One request is before this one" : `${before} requests are before this one`);
     else if (stage === "check") view.checking(processed, total);
-    else view.stage(stage === "score" ? "The draft scores the prompt" : "The model reads the prompt", processed, total);
+    else view.stage(stage === "score" ? "The prompt is scored" : "The model reads the prompt", processed, total);
   }
   const delta = chunk.choices[0]?.delta ?? {};
   turn.reasoning += delta.reasoning_content ?? "";
@@ -308,7 +308,7 @@ function showPrompt(turn) {
   tokenAt.forget();
   $("panel-title").textContent =
     report.status === "active" ? `${count(kept)} of ${count(fresh)} ${cached ? "new " : ""}tokens kept (${percent(kept, fresh)})` : `${count(fresh)} ${cached ? "new " : ""}tokens, none dropped`;
-  const unscored = importance ? "" : " The draft did not score it, so nothing is coloured.";
+  const unscored = importance ? "" : " It was not scored, so nothing is coloured.";
   $("panel-note").replaceChildren(status(report), ` ${sentence(report.reason)}${unscored}`);
   $("map").hidden = false;
   $("scale-box").hidden = !importance;

@@ -19,6 +19,7 @@ from vkprefill.engine.kernels.experts import (
     route,
 )
 from vkprefill.engine.kernels.matrix import embedding, linear
+from vkprefill.engine.kernels.rows import move_rows
 from vkprefill.engine.kernels.sampling import top_k
 from vkprefill.engine.kernels.scoring import attention_rows, importance, importance_sum
 
@@ -51,6 +52,7 @@ __all__ = [
     "linear",
     "linear_by_id",
     "matvec_rows",
+    "move_rows",
     "mtp_input",
     "next_draft",
     "rms_norm",

@@ -44,7 +44,7 @@ from vkprefill.server.engine.jobs import (
 from vkprefill.server.engine.logprobs import LogprobSampler, logprob_entry
 from vkprefill.server.engine.prompt_details import prompt_details
 from vkprefill.server.engine.slots import CacheLimits, Slots
-from vkprefill.specprefill.pair import draft_room, prepare_pair
+from vkprefill.specprefill.pair import draft_room, prepare_pair, self_room
 from vkprefill.vulkan.host_memory import free_ram_bytes
 
 log = logging.getLogger("vkprefill")
@@ -94,6 +94,8 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
             prefill_chunk=options.prefill_chunk,
             precision=options.precision,
         )
+    elif spec is not None:
+        draft_bytes = self_room(options.model, options.max_context)
     model = stack.enter_context(
         load(
             options.model,
@@ -123,6 +125,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
                 progress=progress("draft: "),
             )
         )
+    if spec is not None:
         prepare_pair(
             model, draft, spec, lambda one: connection.send(Loading(f"measuring the speed of {one.config.name}"))
         )

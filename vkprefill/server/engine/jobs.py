@@ -13,9 +13,9 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What the engine loads. draft: None for no draft, and then spec is not used; num_slots: conversations it
-    remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them, -1: no bound;
-    mtp, mtp_window: see engine.model.load; decode: drafts that the model must be able to make."""
+    """What the engine loads. draft: None for no draft; spec: None for no speculative prefill by default; num_slots:
+    conversations it remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them,
+    -1: no bound; mtp, mtp_window: see engine.model.load; decode: drafts that the model must be able to make."""
 
     model: Path
     draft: Path | None

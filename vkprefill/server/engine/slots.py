@@ -39,7 +39,9 @@ class Slots:
             for one, size in zip(models, sizes, strict=True)
         ]
         self._stores[0].first_to_go = self._give_up_checks
-        self._speculative = SpecPrefill(model, draft, spec, conversations=self._stores[1]) if draft else None
+        self._speculative: SpecPrefill | None = None
+        if spec is not None:
+            self._speculative = SpecPrefill(model, draft, spec, conversations=self._stores[1] if draft else None)
 
     @property
     def has_draft(self) -> bool:

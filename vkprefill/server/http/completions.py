@@ -153,9 +153,12 @@ class Completion:
             raise as_api_error(error, self._field) from None
 
     def _room(self, request: AnswerRequest) -> int:
-        """Tokens of the context. A prompt that a sparse prefill may shorten is bounded by the model only."""
-        ready = self._service.client.ready
-        sparse = request.specprefill.enabled and request.specprefill.settings is not None
+        """Tokens of the context. A prompt that a sparse prefill may shorten is bounded by the model only; where the
+        model scores itself, its early layers need all.
+        """
+        ready, spec = self._service.client.ready, request.specprefill
+        own = spec.settings is not None and spec.settings.scorer == "self"
+        sparse = spec.enabled and spec.settings is not None and not own
         return self._service.prompts.config.max_position_embeddings if sparse or ready is None else ready.max_context
 
     def _new_answer(self, request: AnswerRequest, prompt: Prompt) -> ChatAnswer | CompletionAnswer:

@@ -23,8 +23,8 @@ KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
 
 @dataclass(frozen=True)
 class SpecPrefillRequest:
-    """enabled: False for a dense answer; settings: the effective ones (None without a draft); kept_ranges: an
-    earlier answer's choice; details: tell tokens and importance too."""
+    """enabled: False for a dense answer; settings: the effective ones (None without a draft, unless the model is to
+    score itself); kept_ranges: an earlier answer's choice; details: tell tokens and importance too."""
 
     enabled: bool = True
     settings: SpecPrefillConfig | None = None
@@ -78,7 +78,7 @@ class CompletionRequest(AnswerRequest):
 
 @dataclass(frozen=True)
 class Defaults:
-    """What requests that say nothing get. spec: None without a draft; max_tokens: of an answer, the most that any
+    """What requests that say nothing get. spec: None without a scorer; max_tokens: of an answer, the most that any
     request gets; answer_tokens: of one for which the request has no limit of its own."""
 
     sampling: SamplingConfig = SamplingConfig()
@@ -223,4 +223,5 @@ def _specprefill(asked: Json, base: SpecPrefillConfig | None) -> SpecPrefillRequ
         config = SpecPrefillConfig.from_dict(settings, base)
     except RequestError as error:
         raise ApiError(400, str(error), param="specprefill") from None
-    return SpecPrefillRequest(value is not False, config if base is not None else None, kept_ranges, details)
+    possible = base is not None or config.scorer == "self"
+    return SpecPrefillRequest(value is not False, config if possible else None, kept_ranges, details)
