@@ -28,7 +28,7 @@ def test_failing_scorer(tiny, tiny_draft, prompt, monkeypatch, where, on_error):
     """The next request is right bit for bit: as after a request that never was."""
     wanted = []
     for fails in (False, True):
-        pair = SpecPrefill(tiny, tiny_draft, replace(SPARSE, on_error=on_error))
+        pair = SpecPrefill(tiny, tiny_draft, replace(SPARSE, on_error=on_error, protect_question=False))
         pair.score(prompt[:100])
         if fails:
             with monkeypatch.context() as patch:

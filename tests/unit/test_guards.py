@@ -1,12 +1,14 @@
 """The guards: what makes a prompt one with tools, and the arithmetic of break-even by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from vkprefill.errors import VkPrefillError
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.guards import (
+    TOOL_WORDS,
     RequestFacts,
     Speeds,
     break_even,
@@ -121,3 +123,8 @@ def test_break_even_of_nothing_new():
 def test_break_even_refuses_speeds(name, speed):
     with pytest.raises(VkPrefillError, match=f"{name}: found {speed}, wanted a number above 0"):
         replace(SPEEDS, **{name: speed})
+
+
+def test_the_documents_name_the_tool_words():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert [word for word in TOOL_WORDS if f"`{word}`" not in readme] == []

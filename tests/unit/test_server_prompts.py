@@ -78,6 +78,21 @@ def test_system_prompt_and_tools_are_fixed(prompts, tools):
     assert first.mark_at[0] == shared_n and bool(first.facts.tools) == bool(tools)
 
 
+@pytest.mark.parametrize("tools", [None, TOOLS])
+def test_where_the_user_asks_is_protected(prompts, tools):
+    text = "The old man crossed the river slowly.\n" * 40
+    turns = [SYSTEM, user(f"{text}Who sold it?"), {"role": "assistant", "content": "Anna."}, user(f"{text}Who swam?")]
+    found = chat(prompts, turns, tools=tools)
+    asked = [prompts.tokenizer.decode(found.token_ids[start:end]) for start, end in found.protected.question.all]
+    assert asked[-1] == "Who swam?" and not any("Who sold it?" in text for text in asked)
+    opening = [prompts.tokenizer.decode(found.token_ids[start:end]) for start, end in found.protected.opening]
+    assert opening == ["<|im_end|>\n<|im_start|>assistant\n<think>\n"]
+
+
+def test_plain_completions_leave_it_to_the_tokens(prompts):
+    assert prompts.completion(parse_completion({"prompt": "Who swam?"}, Defaults()), ROOM).protected is None
+
+
 def test_tools_without_a_system_prompt_are_fixed(prompts):
     found = chat(prompts, [user("Who?")], tools=TOOLS)
     assert "look_up" in prompts.tokenizer.decode(found.token_ids[: found.protected.shared_n])

@@ -166,7 +166,13 @@ class SpecPrefillConfig:
 
     # guards
     min_tokens: int = _setting(0, TOKENS, "prefill densely when fewer tokens are new to the cache", guard=True)
-    tool_guard: bool = _setting(True, Switch(), "prefill densely when the prompt defines tools", guard=True)
+    tool_guard: bool = _setting(
+        True,
+        Switch(),
+        'prefill densely when the prompt defines tools: by a field, a role, or "function", "tool", "tools", '
+        "<tool_call>, get_, set_, search_ in its first 256 tokens",
+        guard=True,
+    )
     tool_match: str = _setting(
         "words",
         Choice(("words", "substrings")),
