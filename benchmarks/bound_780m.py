@@ -123,22 +123,41 @@ def matmul(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> C
     cache. The activations come through the scalar cache; where they do not fit into L2, each round of workgroups reads
     them again.
     """
+    tiles = math.ceil(num_tokens / dispatch.constants["TM"])
+    return _tiles(dispatch, compiled, num_tokens, tiles, _weight_bytes(dispatch))
+
+
+def grouped(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
+    """Rows of experts that tokens choose independently, of a whole chunk: the grid has a tile for each `TM` of them and
+    one for each expert. So an expert's number of rows is about Poisson's, and its last tile is short.
+    """
+    size, count = int(dispatch.constants["TM"]), dispatch.push["experts"]
+    num_rows = (dispatch.workgroups[0] - count) * size
+    mean, share, more, tiles = num_rows / count, math.exp(-num_rows / count), 1.0, 0.0
+    for rows in range(10 * num_rows // count + 10 * size):  # share: of experts with so many; more: with as many or more
+        tiles += count * more * (rows % size == 1)  # a tile begins with the 1st, the TM + 1st, ...
+        more, share = more - share, share * mean / (rows + 1)
+    used = count * (1 - math.exp(-mean))
+    return _tiles(dispatch, compiled, num_rows, round(tiles), used * _weight_bytes(dispatch))
+
+
+def _tiles(dispatch: Dispatch, compiled: dict, num_rows: int, tiles: int, weights: float) -> Cost:
+    """weights: bytes of them; each tile reads those of one matrix."""
     c, k = dispatch.constants, dispatch.push["K"]
-    tiles = math.ceil(num_tokens / c["TM"])
     waves = tiles * dispatch.workgroups[1] * math.ceil(c["LOCAL_SIZE"] / compiled["wave"])
     rounds = math.ceil(waves / (SIMDS * compiled["waves"]))
     item = 2 if re.match(HALVES, dispatch.shader) else 4
     x_bytes, y_bytes = (
-        item * num_tokens * k,
-        4 * num_tokens * dispatch.push["rows"] * (2 if dispatch.push["add"] else 1),
+        item * num_rows * k,
+        4 * num_rows * dispatch.push["rows"] * (2 if dispatch.push["add"] else 1),
     )
-    loop, weights = compiled["loops"]["loop"], _weight_bytes(dispatch)
+    loop = compiled["loops"]["loop"]
     products = c["TM"] * c.get("TN", 1) * k  # multiply-adds of an invocation
     moved = weights + x_bytes * (rounds if x_bytes > L2_BYTES else 1) + y_bytes
     return Cost(
         **issued(waves, loop["valu"] * products, compiled["wave"]),
         lds=16 * loop["lds"] * products * c["LOCAL_SIZE"] * tiles * dispatch.workgroups[1] / LDS_BYTES / CLOCK,
-        cache=weights * tiles / CACHE_BYTES / CLOCK,
+        cache=_weight_bytes(dispatch) * tiles / CACHE_BYTES / CLOCK,
         memory=moved / MEMORY_BYTES,
     )
 
@@ -146,7 +165,7 @@ def matmul(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> C
 def matvec(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
     """Each weight once through the cache, from memory; the activations come through the scalar cache."""
     c, k = dispatch.constants, dispatch.push["K"]
-    weights = _weight_bytes(dispatch)
+    weights = _weight_bytes(dispatch) * dispatch.workgroups[1] * dispatch.workgroups[2]  # of experts, each row's own
     per_lane = compiled["loops"]["loop"]["valu"] * k * c["TM"] * c["TN"] / c["SLICES"]
     return Cost(
         **issued(_num_waves(dispatch, compiled, c["ROW_LANES"] * c["SLICES"]), per_lane, compiled["wave"]),
@@ -206,6 +225,7 @@ def delta_rows(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) 
 
 ATTENTION = r"attention_(f16|f32|half|dot2)"
 _KERNELS = {
+    r"matmul_(hybrid_)?((half|dot2)_)?experts_.*": grouped,
     r"matmul_.*": matmul,
     r"matvec_.*": matvec,
     ATTENTION: attention,

@@ -61,6 +61,22 @@ def test_matmul_reads_activations_again_for_each_round():
     assert found.memory == pytest.approx((8192 * 4096 * 4 + 9 * 512 * 4096 * 4 + 2 * 512 * 8192 * 4) / 90e9)
 
 
+def test_experts():
+    """512 tokens that take 8 of 256 experts: 16 rows for each, about, in tiles of 16, of which the last are short."""
+    push = {"rows": 512, "K": 2048, "N": 512, "add": 0, "experts": 256}
+    constants = {"LOCAL_SIZE": 128, "TM": 16}
+    dispatch = Dispatch("matmul_hybrid_experts_q4_k", constants, push, (512 * 8 // 16 + 256, 4, 1), ())
+    found = bound.cost(dispatch, COMPILED, 512, 0)
+    rows = np.random.default_rng(0).poisson(16, (2000, 256))
+    tiles = np.ceil(rows / 16).sum(1).mean()
+    waves = 4 * 4 * tiles
+    assert found.issue == pytest.approx(waves / 24 * 0.625 * 16 * 2048 / 2.7e9, rel=5e-3)
+    weights = 256 * 512 * 2048 * 144 / 256
+    assert found.memory >= (weights + 4096 * (2048 + 512) * 4) / 90e9
+    decode = Dispatch("matvec_experts_q4_k", {"ROW_LANES": 32, "SLICES": 8, "TM": 1, "TN": 1}, push, (16, 1, 8), ())
+    assert bound.cost(decode, COMPILED, 1, 0).memory == pytest.approx(8 / 256 * weights / 90e9)
+
+
 def test_matvec():
     """256 rows of 2,048 in Q8_0, 68 bytes for 64 weights, by 4 rows of x: 8 workgroups of 4 waves of 64."""
     constants = {"ROW_LANES": 32, "SLICES": 8, "TM": 4, "TN": 1}

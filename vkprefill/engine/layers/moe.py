@@ -20,7 +20,6 @@ def moe(p: Program, at: LayerContext, w: MixtureWeights) -> None:
     ids, shares = _columns(s.expert_ids, per_token), _columns(s.shares, per_token + 1)
     kernels.linear(p, s.h, w.router, s.router)  # float32 always: another choice is no rounding
     kernels.route(p, s.router, s.h, w.shared_gate, ids, shares)
-    swiglu(p, at, w.shared, s.shared)
     tiles = None
     if p.num_rows > SHORT_RUN:
         tiles = kernels.RowTiles.of(p, _columns(s.places, per_token), s.tiles, w.ffn_gate.count)
@@ -28,6 +27,7 @@ def moe(p: Program, at: LayerContext, w: MixtureWeights) -> None:
         _grouped(p, at, w, tiles)
     else:
         _by_id(p, at, w, ids)
+    swiglu(p, at, w.shared, s.shared)  # last: where h is held as halves, those of its own products come
     kernels.add_experts(p, _columns(s.expert_rows, w.ffn_down.rows), s.shared, shares, s.x, ids, tiles)
 
 
