@@ -1,4 +1,5 @@
-"""A model through everything that dispatches: prefill in two calls, decode, captures, scores, drafts, all logits.
+"""A model through everything that dispatches: prefill in two calls and in two parts, decode, captures, scores, drafts,
+all logits.
 
     python tests/model/validation_run.py MODEL [--profile NAME] [--splits N] [--no-barrier] [--precision NAME]
 
@@ -67,6 +68,12 @@ def main() -> None:
         scorer = Scorer(model)
         for options in ({"lookahead": 2}, {"tail_queries": 8}):
             scorer.score(ids, SpecPrefillConfig(**options))
+        other.reset()
+        model.runner.split.read(ids, None, other, 0, marks=(20,))
+        model.prefill(ids[[3, 19, 64]], [3, 19, 64], other)
+        model.prefill(ids[:5], cache=other)
+        for _ in range(2):
+            model.run_rows([1, 2, 3], other).take()
         if model.has_mtp:
             for head_rows in (0, 200):
                 drafts = model.drafter(head_rows).draft(5, cache, 3, p_min=1e-9)
