@@ -8,9 +8,13 @@ import pytest
 from tests.model.sparse_requests import GREEDY, PROMPTS
 from vkprefill import GenerationResult, SamplingConfig, Session, SpecPrefillConfig
 from vkprefill.engine.model import Model
+from vkprefill.generation.options import AnswerOptions
+from vkprefill.generation.parts import GenerationPart
 from vkprefill.generation.sampling import Sampler
 from vkprefill.generation.session_check import SessionCheck
+from vkprefill.server.engine.slots import Slots
 from vkprefill.specprefill import guards
+from vkprefill.specprefill.plan import SparseRequest
 
 LIMIT = 6
 DRAWN = SamplingConfig(temperature=0.4, top_k=0, top_p=1.0, presence_penalty=0.5, seed=7)  # whole rows of logits
@@ -239,3 +243,64 @@ def test_interrupted_while_idle(new_session, monkeypatch):
     turn = [*messages, {"role": "user", "content": question(2)}]
     options = {"max_tokens": LIMIT, "sampling": GREEDY, "specprefill": False}
     same_answer(session.generate(turn, **options), other.generate(turn, **options))
+
+
+# -- several conversations ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slots(load_model) -> Iterator[Slots]:
+    """Room for 1,024 tokens, in four pages."""
+    small = load_model("built-in", max_context=1024, prefill_chunk=64)
+    small.logits([1])
+    before = small.device.allocated.total(), len(small.runner.pool.free_pages)
+    made = Slots(small, None, None)
+    yield made
+    made.close()
+    assert (small.device.allocated.total(), len(small.runner.pool.free_pages)) == before
+
+
+def served(slots: Slots, ids: list[int], **sparse: object) -> GenerationPart:
+    """The last part of an answer."""
+    options = AnswerOptions(2, GREEDY, SparseRequest(**sparse))
+    *_, last = slots.choose(ids, options).stream_ids(ids, options)
+    return last
+
+
+def prompt(slots: Slots, name: str, length: int) -> list[int]:
+    return slots.model.tokenizer.encode(name + " The river was quiet." * length)[:length]
+
+
+def leave_pending(slots: Slots) -> None:
+    ids = prompt(slots, "Anna", 400)
+    sparse = {"config": on(check_share=0), "kept_ranges": [[0, 20], [380, 400]]}
+    assert served(slots, ids, **sparse).specprefill.check["status"] == "pending"
+
+
+def test_pending_checks_make_room_first(slots):
+    """A page for what was kept, two for the whole prompt beside, and the next prompt wants three."""
+    leave_pending(slots)
+    while len(slots.model.runner.pool.free_pages) > 1:
+        assert slots.idle()
+    served(slots, prompt(slots, "Boris", 700))
+    assert slots.figures()["conversations"] == 2 and slots.figures()["evictions"] == 0
+    assert not slots.idle() and slots.late_checks() == {}
+
+
+def test_pending_checks_take_no_room_from_conversations(slots):
+    leave_pending(slots)
+    served(slots, prompt(slots, "Boris", 600))
+    assert slots.figures()["conversations"] == 2 and len(slots.model.runner.pool.free_pages) == 0
+    while slots.idle():
+        pass
+    assert slots.late_checks() == {"off": 1} and slots.figures()["conversations"] == 2
+
+
+def test_late_checks_are_counted(slots):
+    leave_pending(slots)
+    while slots.idle():
+        pass
+    ((status, count),) = slots.late_checks().items()
+    assert status in ("equal", "differs") and count == 1
+    ids = prompt(slots, "Anna", 400)
+    assert served(slots, [*ids, 5, 6], enabled=False).timings.cache_n > 300

@@ -59,6 +59,7 @@ class Slots:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.others = False  # whether there is memory of others to give back
+        self.on_idle: Callable[[], bool] = lambda: False
 
     def choose(self, token_ids: object, options: AnswerOptions) -> Session:
         return self.session
@@ -67,7 +68,7 @@ class Slots:
         return {"conversations": 1}
 
     def idle(self) -> bool:
-        return False
+        return self.on_idle()
 
     def late_checks(self) -> dict[str, int]:
         return {}
@@ -167,6 +168,28 @@ def test_stop_text_ends_the_work(bench):
     events = bench.answer(options=AnswerOptions(stop=("e t",)))
     assert text_of(events) == "on" and events[-1].finish_reason == "stop" and events[-1].stop_text == "e t"
     assert steps[-1] == 4 and bench.session.closed == 1
+
+
+def test_requests_go_before_idle_work(bench):
+    """One that comes between two steps of it is answered before the next, and without a pause."""
+    seen: list[str] = []
+
+    def on_idle() -> bool:
+        seen.append("idle")
+        if seen.count("idle") == 3:
+            bench.pipe.send(Job(5, (1,)))
+        return seen.count("idle") < 9
+
+    bench.session.on_step = lambda step: seen.append("job")
+    bench.slots.on_idle = on_idle
+    bench.answer()  # the loop waits for a message when the test begins; idle work comes after that
+    while True:
+        assert bench.pipe.poll(PATIENCE_S)
+        if isinstance(bench.pipe.recv(), Done):
+            break
+    bench.pipe.close()
+    bench.join()
+    assert seen[:15] == ["job"] * 6 + ["idle"] * 3 + ["job"] * 6
 
 
 @pytest.mark.parametrize("step", range(6))

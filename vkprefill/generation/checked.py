@@ -267,6 +267,9 @@ class CheckedAnswer:
     def step(self) -> bool:
         """One step more of a check that is pending; whether there is another one."""
         self.dense.unattended, self._mismatch = True, REPORT  # the answer is what it is
+        if not self.dense.has_spare_room():
+            self._give_up("no room for a second cache but that of other conversations")
+            return False
         return self._slices.step() and not self._over
 
     def close(self) -> None:

@@ -96,6 +96,11 @@ class DenseSide:
         """Whether the other cache can run a round more."""
         return self._has_free(num_pages(len(other) + KEPT) - len(other.pages))
 
+    def has_spare_room(self) -> bool:
+        """Whether another run has room without any idle cache making it."""
+        rows = len(self.cache) + max(KEPT, self._model.runner.tokens_per_run(len(self.cache)))
+        return num_pages(min(rows, self.cache.max_context)) - len(self.cache.pages) <= len(self.cache.pool.free_pages)
+
     def _has_free(self, pages: int) -> bool:
         pool = self.cache.pool
         if pages > len(pool.free_pages) and pool.on_full is not None:

@@ -15,7 +15,7 @@ from vkprefill.generation.dense_side import DenseSide
 from vkprefill.generation.marks import mark_places
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.pruned import PrunedTurn
-from vkprefill.specprefill.plan import Plan
+from vkprefill.specprefill.plan import CHECK_DIFFERS, CHECK_EQUAL, Plan
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 log = logging.getLogger("vkprefill")
@@ -70,19 +70,22 @@ class SessionCheck:
         """One step of a check that is pending; False where there is nothing more to do."""
         if self._pending is None:
             return False
-        check, turn = self._pending
-        more = False
+        pending, self._pending = self._pending, None  # what makes room meanwhile must not give up this one
+        check, turn = pending
         try:
-            more = check.step()
-            if not more:
+            if check.step():
+                self._pending = pending
+                return True
+            if check.status in (CHECK_EQUAL, CHECK_DIFFERS):
                 self._adopt(turn)
-                self.late[check.status] += 1
+            self.late[check.status] += 1
         except VkPrefillError as error:
             log.warning("check: %s; given up", error)
         finally:
-            if not more:
-                self.drop()
-        return more
+            if self._pending is None:
+                check.close()
+                self._beside.reset()
+        return False
 
     def _adopt(self, turn: PrunedTurn) -> None:
         """The conversation goes on from the dense side: its prompt, and as much of the answer as is the same."""
