@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vkprefill
+from tests.model.sparse_requests import SPARSE
 from tests.model.test_fixtures import assert_close, run_case
 from tests.model.test_mtp import assert_block, reference_block
 from tests.reference.fixtures import (
@@ -25,6 +26,7 @@ from tests.reference.fixtures import (
 from tests.reference.forward import ReferenceModel
 from tools.make_model import make_model
 from tools.model.shapes import make_config
+from vkprefill import SpecPrefill
 from vkprefill.engine import kernels, weights
 from vkprefill.engine.model import Model
 from vkprefill.gguf.config import ModelConfig
@@ -187,6 +189,24 @@ def test_chunks(load_model):
     short = load_model(name, kv_type="f32", prefill_chunk=33)
     cache = short.new_cache()
     assert_close(short.prefill(case.token_ids, cache=cache), stored[-1], LOGITS * rms(stored), "chunks of 33")
+    cache.close()
+
+
+def test_sparse_prefill_with_a_dense_draft_capture_and_snapshots(load_model, tiny_draft):
+    model, ids = load_model("moe-d-256", kv_type="f32"), load_case("moe-d-256", "p200").token_ids.tolist() * 2
+    pair = SpecPrefill(model, tiny_draft, SPARSE)
+    out = pair.prefill(ids)
+    assert out.status == "active" and len(out.cache) < len(ids) and np.isfinite(out.logits).all()
+    pair.close()
+    capture = vkprefill.AttentionCapture()
+    np.testing.assert_array_equal(model.prefill(ids[:50], capture=capture), model.prefill(ids[:50]))
+    assert capture.pattern[1].shape == (4, 1, 50)
+    cache = model.new_cache()
+    model.extend(ids[:60], cache)
+    snapshot = cache.snapshot()
+    first = model.decode(5, cache)
+    cache.restore(snapshot)
+    np.testing.assert_array_equal(model.decode(5, cache), first)
     cache.close()
 
 
