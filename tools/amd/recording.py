@@ -45,6 +45,7 @@ MATMUL_FORMS = (
     ("matmul", {"LOCAL_SIZE": 32, "TM": 32, "TN": 2}, False),
     ("matmul", {"LOCAL_SIZE": 64, "TM": 32, "TN": 2}, True),
     ("matmul_hybrid", {"LOCAL_SIZE": 256, "TM": 64}, True),
+    ("matmul_experts", {"LOCAL_SIZE": 32, "TM": 16, "TN": 2}, False),
 )
 
 FULL = {"precision": "full"}
