@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from vkprefill.selftest import reference
+from vkprefill.selftest import built_in, reference
 from vkprefill.selftest.checks import all_checks, not_here
 from vkprefill.selftest.forms import profiles
 from vkprefill.selftest.trial import EXACT, Trial, difference
@@ -101,6 +101,20 @@ def test_what_is_not_written_is_noticed(device, monkeypatch):
     )
     (bad, *_) = findings_of(device, "rms_norm")
     assert bad.error == math.inf and not bad.ok and "are not finite, first [1, 0]: nan" in bad.where
+
+
+def test_the_built_in_pair_is_asked_in_both_ways_and_precisions(device, monkeypatch):
+    """And speculative prefill drops tokens, or its status would be another."""
+    asked, generate = [], built_in.generate
+
+    def noted(target, *given, **options):
+        asked.append((target.precision, "draft" in options))
+        return generate(target, *given, **options)
+
+    monkeypatch.setattr(built_in, "generate", noted)
+    with Trial(device) as trial:
+        built_in.built_in_check().run(trial)
+    assert asked == [("full", False), ("full", True), ("half", False), ("half", True)]
 
 
 def test_a_check_that_ends_in_an_error_gives_its_memory_back(device, monkeypatch):

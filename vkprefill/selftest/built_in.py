@@ -22,7 +22,8 @@ TEXT = f"{BEFORE}{FACTS[0]}{BEFORE}{BETWEEN}{FACTS[1]}{BETWEEN}{BEFORE}"
 PROMPT = [{"role": "user", "content": f"{TEXT}\nIn which room does Niels work?"}]
 ANSWER = "194"  # of the questions tried the one that a mistake in one kernel, or the draft alone, answers wrong
 CONTEXT = 512  # tokens
-SETTINGS = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.5, break_even=False)
+# Of so short a message, which would be protected whole, tokens are dropped all the same.
+SETTINGS = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.5, protect_question=False, break_even=False)
 
 
 class WrongAnswer(VkPrefillError):
