@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterator
 
 from vkprefill.cli.common import DEMO_TARGET, demo_path
-from vkprefill.evaluation.tasks import Task, make_tasks
+from vkprefill.evaluation.task import Task
+from vkprefill.evaluation.tasks import make_tasks
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.tokenizer import Tokenizer
 

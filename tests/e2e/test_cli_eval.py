@@ -134,17 +134,57 @@ def test_failed_run_reports_what_is_done(capsys, monkeypatch):
     assert "2/2" in out and "failed: 2 runs of 3 are done" in err and err.endswith("Error: no room\n")
 
 
+def test_self_by_layer_on_tasks_by_name_goes_on(evaluate, tmp_path):
+    """A second start takes what the first did from the file, and runs what is new."""
+    record, haystack = tmp_path / "record.jsonl", tmp_path / "hay.txt"
+    haystack.write_text("The old lamp stood near the hotel. It was a warm day. " * 20)
+    kinds = ("--kinds", "single,ruler:niah_single_2,nolima_like", "--haystack", haystack)
+    common = (*kinds, "--methods", "dense,self", "--self-layers", "all", "-n", 12, "--resume", record, "--json", "-")
+    first = json.loads(evaluate("--lengths", "200", "--tasks", 3, *common).out)
+    assert [(o["kind"], o["method"], o["variant"]) for o in first["outcomes"][:4]] == [
+        ("single", "dense", ""),
+        ("single", "self", "layer 3"),
+        ("ruler:niah_single_2", "dense", ""),
+        ("ruler:niah_single_2", "self", "layer 3"),
+    ]
+    dense, own = first["cells"]
+    assert dense["same_answer"] == 1 and own["dense_right"] == dense["right"] == dense["kept_right"] > 0
+    again = json.loads(evaluate("--lengths", "200,240", "--tasks", 3, *common).out)
+    assert again["outcomes"][:6] == first["outcomes"], "to the millisecond"
+    assert [o["length"] for o in again["outcomes"]] == [200] * 6 + [240] * 6
+    assert len(record.read_text().splitlines()) == 1 + 6
+    done = evaluate("--lengths", "200", "--tasks", 3, *common, "-s", 1, code=1)
+    assert "record.jsonl: is of a run with seed 0, wanted 1, or another file" in done.err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--kinds", "singel"], "--kinds: found singel, wanted some of single, several, distractors, code"),
-        (["--methods", "dense,best"], "--methods: found best, wanted some of dense, draft, random, ends, dense-state"),
+        (
+            ["--kinds", "singel"],
+            "--kinds: found singel, wanted some of single, several, distractors, code, nolima_like, r",
+        ),
+        (["--kinds", "ruler:qa_1"], "--kinds: ruler:qa_1 needs a data set of questions, give one by -f"),
+        (["--self-layers", "3", "--methods", "dense"], "--self-layers: found --methods dense, wanted self"),
+        (
+            ["--no-specprefill", "--methods", "dense,draft"],
+            "--no-specprefill: found --methods dense,draft, wanted dense",
+        ),
+        (["--specprefill-scorer", "self", "--methods", "draft"], "--methods draft: there is no draft model; give one"),
+        (["--haystack", "/no/such"], "/no/such: cannot be read: No such file or directory"),
+        (
+            ["--methods", "dense,best"],
+            "--methods: found best, wanted some of dense, draft, self, random, ends, dense-state",
+        ),
         (["--tasks", "0"], "--tasks: found 0, wanted at least 1"),
         (["--keep", "20"], "--keep: found 20, wanted a share above 0, at most 1"),
         (["--mass", "0"], "--mass: found 0, wanted a share above 0, at most 1"),
         (["--variant", "windw=3"], "--variant: found windw=3, wanted NAME=VALUE"),
         (["--specprefill-keep-ratio", "0.2"], "--specprefill-keep-ratio: eval sets it by --keep and --mass"),
-        (["-f", "x.jsonl", "--lengths", "512"], "-f: --lengths, --kinds and --instruction are for made tasks"),
+        (
+            ["-f", "x.jsonl", "--lengths", "512"],
+            "-f: --lengths, --kinds, --haystack and --instruction are for made tasks",
+        ),
         (["--json", "/no/such/folder/x.json"], "/no/such/folder/x.json: cannot be written"),
     ],
 )
@@ -167,6 +207,13 @@ def test_help_names_all(capsys):
     assert all(
         word in text for word in ("dense-state", "distractors", "--force-question", "--specprefill-lookahead", "-md")
     )
+
+
+def test_what_only_the_loaded_model_can_refuse(evaluate):
+    done = evaluate("--lengths", "128", "--tasks", 1, "--self-layers", "4", "--methods", "dense,self", code=1)
+    assert "Error: score_layer: found 4, wanted one of 3, a full-attention layer of" in done.err
+    done = evaluate("--lengths", "128", "--tasks", 1, "--methods", "dense", "--resume", "/no/such/x", code=1)
+    assert "Error: /no/such/x: cannot be gone on with: No such file or directory" in done.err
 
 
 def test_lengths_that_cannot_be_made(evaluate):

@@ -1,6 +1,8 @@
 """The built-in pair by every method, and caches cut to some of their rows."""
 
 from collections import Counter
+from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +10,14 @@ import pytest
 import vkprefill
 from vkprefill import AttentionCapture, SpecPrefillConfig
 from vkprefill.engine.model import Model
-from vkprefill.evaluation.methods import DENSE, DENSE_STATE, DRAFT, ENDS, METHODS, RANDOM, Budget, Variant, choose
+from vkprefill.evaluation.methods import DENSE, DENSE_STATE, DRAFT, ENDS, METHODS, RANDOM, SELF, Budget, Variant, choose
 from vkprefill.evaluation.report import cells
 from vkprefill.evaluation.runs import Evaluation, Outcome
-from vkprefill.evaluation.tasks import Task, make_tasks
+from vkprefill.evaluation.task import Task
+from vkprefill.evaluation.tasks import make_tasks
 from vkprefill.generation.prompt import encode_prompt
+from vkprefill.specprefill.pipeline import lent_cache
+from vkprefill.specprefill.self_scorer import SelfScorer
 
 from .conftest import BUILT_IN
 
@@ -35,11 +40,23 @@ def tasks(built_in) -> list[Task]:
 
 
 def outcomes(
-    model: Model, draft: Model | None, tasks: list[Task], methods: list[str], budgets: list[Budget], variants=(BASE,)
+    model: Model,
+    draft: Model | None,
+    tasks: list[Task],
+    methods: list[str],
+    budgets: list[Budget],
+    variants=(BASE,),
+    **more,
 ) -> list[Outcome]:
-    """All of a run; what it took is given back."""
+    """All of a run; what it took is given back, but for what a model keeps once it has scored for itself."""
+    if SELF in methods:
+        with lent_cache(model, None) as cache, closing(SelfScorer(model)) as scorer:
+            ids = max((task.token_ids for task in tasks), key=len)
+            scorer.score(ids, variants[0].config, cache)
+            model.prefill(ids[-1:], [len(ids) - 1], cache)
+            model.decode(ids[-1], cache)
     before, free = Counter(model.device.allocated), len(model.runner.pool.free_pages)
-    evaluation = Evaluation(model, draft, methods, budgets, variants, max_tokens=12)
+    evaluation = Evaluation(model, draft, methods, budgets, variants, max_tokens=12, **more)
     found = list(evaluation.run(tasks))
     assert len(found) == evaluation.runs_per_task * len(tasks)
     evaluation.close()
@@ -54,7 +71,7 @@ def run(built_in, draft, tasks) -> list[Outcome]:
 
 def test_the_draft_keeps_answers_that_controls_lose(run):
     right = {cell.name: cell.right for cell in cells(run)}
-    assert right[DENSE] == right[DRAFT] == right[DENSE_STATE] == NUM_TASKS
+    assert right[DENSE] == right[DRAFT] == right[DENSE_STATE] == right[f"{SELF} layer 3"] == NUM_TASKS
     assert max(right[RANDOM], right[ENDS]) < NUM_TASKS
     kl = {cell.name: cell.kl_mean for cell in cells(run)}
     assert kl[DENSE] == 0 and kl[DRAFT] < 0.1 < min(kl[RANDOM], kl[ENDS])
@@ -63,8 +80,9 @@ def test_the_draft_keeps_answers_that_controls_lose(run):
 def test_outcomes(run, tasks):
     for one in run:
         assert one.same_first or one.method != DENSE
-        assert (one.score_ms > 0) == (one.method == DRAFT) and one.prefill_ms > 0
-    by_method = {m: [o for o in run if o.method == m and not o.variant] for m in METHODS}
+        assert (one.score_ms > 0) == (one.method in (DRAFT, SELF)) and one.prefill_ms > 0
+        assert one.dense_right and one.score == float(one.right) and (one.same_answer or not one.right)
+    by_method = {m: [o for o in run if o.method == m and o.variant in ("", "layer 3")] for m in METHODS}
     for method in (RANDOM, ENDS, DENSE_STATE):
         assert [o.kept_n for o in by_method[method]] == [o.kept_n for o in by_method[DRAFT]]
     assert [o.kept_n for o in by_method[DENSE]] == [len(task.token_ids) for task in tasks]
@@ -77,13 +95,49 @@ def test_the_same_again(run, built_in, draft, tasks):
 
 
 def test_all_kept_is_dense(built_in, draft, tasks):
-    found = outcomes(built_in, draft, tasks[:1], [DENSE, DRAFT, RANDOM, DENSE_STATE], [Budget("chunk", 1.0)])
+    found = outcomes(built_in, draft, tasks[:1], [DENSE, DRAFT, SELF, RANDOM, DENSE_STATE], [Budget("chunk", 1.0)])
     assert {o.kl for o in found} == {0.0} and len({o.answer for o in found}) == 1
 
 
 def test_without_draft(built_in, tasks):
     (found,) = outcomes(built_in, None, tasks[:1], [DENSE], [Budget("chunk", 0.2)])
     assert found.right and found.kl == 0
+
+
+def test_the_models_own_layers_without_a_draft(load_model, tasks):
+    """Every layer that can, each with its own choice, and controls as large as the first's."""
+    tiny = load_model("mtp-b-q4km", max_context=1024)
+    two = [Budget("chunk", 0.2), Budget("chunk", 1.0)]
+    variants = (
+        BASE,
+        Variant("lookahead=3", SpecPrefillConfig(lookahead=3)),
+        Variant("tail=99", SpecPrefillConfig(tail=99)),
+    )
+    layers = [n for n in tiny.config.attention_layers if n < tiny.config.num_hidden_layers - 1]
+    ids = tuple(np.random.Generator(np.random.SFC64(3)).integers(0, 256, 300).tolist())
+    task = replace(tasks[0], token_ids=ids, protected=None)
+    found = outcomes(tiny, None, [task], [DENSE, SELF, RANDOM], two, variants, self_layers=layers)
+    named = [f"layer {n}{more}" for more in ("", " tail=99") for n in layers]
+    assert {o.variant for o in found if o.method == SELF} == {*named}, "look-ahead makes no difference to them"
+    assert {o.kl for o in found if o.budget == "100 %"} == {0.0}
+    first = next(o for o in found if o.method == SELF and o.budget == "20 %")
+    assert [o.kept_n for o in found if o.method == RANDOM][0] == first.kept_n < len(ids)
+    with pytest.raises(vkprefill.RequestError, match="score_layer: found 0, wanted one of"):
+        Evaluation(tiny, None, [SELF], two, (BASE,), self_layers=[0])
+
+
+def test_the_own_choice_is_that_of_speculative_prefill(built_in, tasks):
+    config = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.2, scorer="self", break_even=False)
+    speculative = vkprefill.SpecPrefill(built_in, None, config)
+    task = tasks[1]
+    result = speculative.prefill(list(task.token_ids), protected=task.protected)
+    result.cache.close()
+    speculative.close()
+    evaluation = Evaluation(built_in, None, [SELF], [Budget("chunk", 0.2)], (BASE,), max_tokens=12)
+    variant = BASE.by_layer(3)
+    run, _ = evaluation._run_own(task, variant, Budget("chunk", 0.2))
+    evaluation.close()
+    assert np.array_equal(run.logits, result.logits) and run.kept_n == len(result.kept)
 
 
 def test_the_choice_is_that_of_speculative_prefill(built_in, draft, tasks):

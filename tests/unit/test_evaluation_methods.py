@@ -14,9 +14,9 @@ from rich.console import Console
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.methods import Budget, Variant, choose, end_chunks, random_chunks, read_variant
 from vkprefill.evaluation.plot import plot, require_matplotlib
-from vkprefill.evaluation.report import cells, markdown, table, wilson
+from vkprefill.evaluation.report import COLUMNS, cells, columns, markdown, rows, table, wilson
 from vkprefill.evaluation.runs import Outcome, divergence
-from vkprefill.evaluation.tasks import Task
+from vkprefill.evaluation.task import Task
 from vkprefill.specprefill.protection import Protected
 from vkprefill.specprefill.questions import Requests
 from vkprefill.specprefill.selection import boost, normalise, select
@@ -125,7 +125,10 @@ def outcome(**given: object) -> Outcome:
         variant="",
         answer="x",
         right=True,
+        score=1.0,
         same_first=True,
+        same_answer=True,
+        dense_right=True,
         kl=0.5,
         prompt_n=500,
         kept_n=100,
@@ -162,6 +165,36 @@ def test_cells():
     )
     assert (cell.kl_mean, cell.kept_share, cell.score_ms, cell.ttft_ms) == (0.8, 0.2, 4.0, 13.0)
     assert len(markdown(found, ABOUT).splitlines()) == 4 + 2 + 4 + 2
+
+
+def test_what_is_kept_of_dense_answers():
+    found = [
+        outcome(),
+        outcome(right=False, score=0.5, same_answer=False),
+        outcome(right=False, score=0.0, dense_right=False),
+        outcome(dense_right=False, same_answer=False),
+    ]
+    (cell,) = cells(found)
+    assert (cell.right, cell.kept_right, cell.dense_right, cell.score, cell.same_answer) == (2, 1, 2, 0.625, 0.5)
+    row = dict(zip(columns([cell]), rows([cell])[0], strict=True))
+    assert (row["right"], row["dense kept"], row["score %"], row["same %"]) == ("2/4", "1/2", "62", "50")
+
+
+def test_columns_without_a_value_are_left_out():
+    (cell,) = cells([outcome(same_answer=None, dense_right=None)])
+    assert (cell.kept_right, cell.dense_right, cell.same_answer) == (None, None, None)
+    assert {*COLUMNS} - {*columns([cell])} == {"dense kept", "same %"}
+    assert len(rows([cell])[0]) == len(columns([cell]))
+
+
+def test_variants_by_layer():
+    seven = read_variant("pool_size=1", BASE).by_layer(7)
+    assert seven.label == "layer 7 pool_size=1"
+    assert (seven.config.scorer, seven.config.score_layer, seven.config.pool_size) == ("self", 7, 1)
+    looks, early = read_variant("lookahead=3", BASE), read_variant("score_layer=3", BASE)
+    assert looks.seen_by("self") == BASE.seen_by("self") != looks.seen_by("draft")
+    assert early.seen_by("draft") == BASE.seen_by("draft") != early.seen_by("self")
+    assert read_variant("force_question=yes", BASE).seen_by("self") != BASE.seen_by("self")
 
 
 def test_without_dense_run():

@@ -12,7 +12,9 @@ import pytest
 import vkprefill
 from vkprefill.errors import RequestError
 from vkprefill.evaluation import sentences
-from vkprefill.evaluation.tasks import KINDS, QUESTION_TOKENS, Task, make_tasks, read_tasks
+from vkprefill.evaluation.files import QUESTION_TOKENS, read_tasks
+from vkprefill.evaluation.task import ANY, Task
+from vkprefill.evaluation.tasks import KINDS, make_tasks
 from vkprefill.generation.prompt import encode_prompt
 from vkprefill.gguf.file import open_gguf
 from vkprefill.text.chat_template import ChatTemplate
@@ -135,7 +137,7 @@ def test_no_room(encode):
 def test_right_answers():
     made = Task("x", "single", 1, "x", (1,), 0, ("red",))
     assert made.is_right(" red\n") and not made.is_right("red.") and not made.is_right("Red") and not made.is_right("")
-    contains = Task("x", "file", None, "x", (1,), 0, ("red", "crimson"), contains=True)
+    contains = Task("x", "file", None, "x", (1,), 0, ("red", "crimson"), match=ANY)
     assert contains.is_right("It is crimson.") and not contains.is_right("It is blue.")
 
 
@@ -173,10 +175,20 @@ def test_file(tmp_path, encode, model):
     )
     first, second, third = read_tasks(path, encode)
     assert (first.id, second.id, third.id) == ("1", "3", "4")
-    assert first.answers == ("pigeon",) and second.answers == ("a", "b") and first.contains
+    assert first.answers == ("pigeon",) and second.answers == ("a", "b") and first.match == ANY
     assert first.question_at == len(first.token_ids) - QUESTION_TOKENS
     assert "Who?" in model.tokenizer.decode(second.token_ids[second.question_at :]) and second.question_at < 6
     assert list(third.token_ids) == encode([{"role": "user", "content": "Hi."}]).token_ids and third.question_at == 0
+
+
+def test_file_with_the_fields_of_longbench(tmp_path, encode):
+    long = "The old lamp stood near the hotel. " * 30
+    line = {"input": "Which pet does Robert keep?", "context": long, "answers": ["pigeon", "a bird"], "length": 9}
+    path = write(tmp_path, {**line, "dataset": "hotpotqa"}, {**line, "input": ""})
+    asked, whole = read_tasks(path, encode)
+    assert (asked.kind, whole.kind, asked.answers, asked.match) == ("hotpotqa", "file", ("pigeon", "a bird"), ANY)
+    assert asked.prompt == f"{long}\n\nWhich pet does Robert keep?" and whole.prompt == long
+    assert 0 < len(asked.token_ids) - asked.question_at < 15
 
 
 @pytest.mark.parametrize(
@@ -195,6 +207,12 @@ def test_file(tmp_path, encode, model):
         ({"prompt": "p", "answer": []}, '"answer": found'),
         ({"prompt": "p", "answer": ["a", 1]}, '"answer": found'),
         ({"prompt": "p", "answer": "a", "question": "q"}, '"question": found'),
+        ({"context": "c", "input": "i"}, '"answers": found none'),
+        ({"context": "c", "input": 3, "answers": ["a"]}, '"input": found 3'),
+        ({"context": "", "input": "i", "answers": ["a"]}, '"context": found'),
+        ({"context": "c", "answers": []}, '"answer": found'),
+        ({"context": "c", "answers": ["a"], "prompt": "p"}, '"prompt": found beside "context"'),
+        ({"context": "c", "answers": ["a"], "dataset": 1}, '"dataset": found 1'),
     ],
 )
 def test_file_with_a_bad_line(tmp_path, encode, line, message):

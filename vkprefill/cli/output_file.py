@@ -12,7 +12,10 @@ from typing import BinaryIO
 
 from vkprefill.errors import RequestError
 
-READ, WRITTEN = ("model", "model_draft", "file"), ("json", "trace", "output", "plot", "html", "report")
+READ, WRITTEN = (
+    ("model", "model_draft", "file", "haystack"),
+    ("json", "trace", "output", "plot", "html", "report", "resume"),
+)
 
 
 def check_apart(args: argparse.Namespace) -> None:

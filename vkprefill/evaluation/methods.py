@@ -13,7 +13,7 @@ import numpy as np
 
 from vkprefill.display import printable
 from vkprefill.errors import RequestError
-from vkprefill.evaluation.tasks import Task
+from vkprefill.evaluation.task import Task
 from vkprefill.specprefill.layout import layout_of
 from vkprefill.specprefill.protection import Protected, protected_of_tokens, tail_queries
 from vkprefill.specprefill.selection import Selection, boost, normalise, select
@@ -21,13 +21,15 @@ from vkprefill.specprefill.setting_types import read
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.tokenizer import Tokenizer
 
-DENSE, DRAFT, RANDOM, ENDS, DENSE_STATE = "dense", "draft", "random", "ends", "dense-state"
+DENSE, DRAFT, SELF = "dense", "draft", "self"
+RANDOM, ENDS, DENSE_STATE = "random", "ends", "dense-state"
 METHODS = {
     DENSE: "the whole prompt",
     DRAFT: "speculative prefill: the tokens that the draft chooses",
+    SELF: "speculative prefill without a draft: what an early layer chooses; it and those before it see all",
     RANDOM: "control: as many tokens, in random chunks",
     ENDS: "control: as many tokens, in the first and last chunks",
-    DENSE_STATE: "control: dense prefill, then attention sees the draft's choice only (recurrent layers have seen all)",
+    DENSE_STATE: "control: dense prefill, then attention sees the chosen tokens only (recurrent layers have seen all)",
 }
 SCORING = (
     "lookahead",
@@ -38,6 +40,14 @@ SCORING = (
     "window",
     "draft_context",
 )  # settings that importance depends on
+DRAFT_ALONE = (
+    "lookahead",
+    "score_layers",
+    "score_depth",
+    "window",
+    "draft_context",
+)  # settings that self has no use for
+SELF_ALONE = ("score_layer",)  # settings that a draft has no use for
 BUDGET = ("select_mode", "keep_ratio", "cumulative_mass")  # set by the grid
 FORCE_QUESTION = "force_question"
 
@@ -57,6 +67,17 @@ class Variant:
     def scoring(self) -> tuple[object, ...]:
         """Equal for variants that share the draft's scores."""
         return tuple(getattr(self.config, name) for name in SCORING)
+
+    def seen_by(self, method: str) -> tuple[object, ...]:
+        """Equal for variants that are the same to a method."""
+        defaults = SpecPrefillConfig()
+        unused = DRAFT_ALONE if method == SELF else SELF_ALONE
+        return replace(self.config, **{name: getattr(defaults, name) for name in unused}), self.force_question
+
+    def by_layer(self, layer: int) -> Variant:
+        """Scored by this layer of the model itself."""
+        config = replace(self.config, scorer="self", score_layer=layer)
+        return replace(self, label=f"layer {layer} {self.label}".strip(), config=config)
 
 
 @dataclass(frozen=True)

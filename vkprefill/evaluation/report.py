@@ -22,7 +22,9 @@ class Cell:
 
     right: matches of n; right_low, right_high: the 95 % interval of their share (Wilson); right_by_kind: kind ->
     [right, n]; same_first: share of first tokens equal to the dense run's, kl_mean in nats, None without a dense run;
-    kept_share: mean; times: medians in milliseconds.
+    kept_share: mean; times: medians in milliseconds. score: mean share of what was expected that answers have;
+    same_answer: share of answers whose text is the dense run's; kept_right of dense_right: tasks that are right here
+    among those right densely (None without dense answers).
     """
 
     length: int | None
@@ -44,6 +46,10 @@ class Cell:
     lookahead_ms: float
     select_ms: float
     prefill_ms: float
+    score: float | None = None
+    same_answer: float | None = None
+    dense_right: int | None = None
+    kept_right: int | None = None
 
     @property
     def name(self) -> str:
@@ -76,6 +82,8 @@ def _cell(length: int | None, budget: str, method: str, variant: str, group: lis
         counts[0] += one.right
         counts[1] += 1
     compared = [one for one in group if one.kl is not None]
+    answered = [one for one in group if one.dense_right is not None]
+    dense_right = [one for one in answered if one.dense_right]
 
     def median(name: str) -> float:
         return float(np.median([getattr(one, name) for one in group]))
@@ -95,6 +103,10 @@ def _cell(length: int | None, budget: str, method: str, variant: str, group: lis
         float(np.mean([one.kept_n / one.prompt_n for one in group])),
         float(np.mean([one.prompt_n for one in group])),
         *map(median, ("ttft_ms", "score_ms", "lookahead_ms", "select_ms", "prefill_ms")),
+        score=float(np.mean([one.score for one in group])),
+        same_answer=float(np.mean([one.same_answer for one in answered])) if answered else None,
+        dense_right=len(dense_right) if answered else None,
+        kept_right=sum(one.right for one in dense_right) if answered else None,
     )
 
 
@@ -104,26 +116,44 @@ COLUMNS = (
     "method",
     "right",
     "95 %",
+    "dense kept",
+    "score %",
     "by kind",
+    "same %",
     "first %",
     "KL",
     "kept %",
     "TTFT ms",
     "score+look+select+prefill",
 )
-WIDE = ("by kind", "score+look+select+prefill")  # columns that a narrow terminal has no room for
-WIDE_LEAST = 150  # characters of a terminal that has
+OPTIONAL = ("dense kept", "score %", "same %")  # columns that are shown where some cell has a value
+ROOM = {  # columns that a narrow terminal has no room for -> characters of one that has
+    "95 %": 100,
+    "TTFT ms": 100,
+    "score %": 150,
+    "by kind": 150,
+    "same %": 150,
+    "score+look+select+prefill": 150,
+}
 LEGEND = (
-    "right: answers that match, of n, with the 95 % interval of the share. first: share of first tokens as in the "
-    "dense run. KL: of the first token's distribution from the dense run's, nats. kept: share of the prompt that the "
-    "model ran (dense-state: that attention sees). "
-    "Times: medians; TTFT is to the logits of the first token."
+    "right: answers that match, of n, with the 95 % interval of the share. dense kept: right of those that are right "
+    "densely. score: share of what was expected that answers have. same: share of answers with the dense run's text. "
+    "first: share of first tokens as in the dense run. KL: of the first token's distribution from the dense run's, "
+    "nats. kept: share of the prompt that the model ran (dense-state: that attention sees; self: that later layers "
+    "ran). Times: medians; TTFT is to the logits of the first token."
 )
 
 
+def columns(found: Sequence[Cell]) -> tuple[str, ...]:
+    """Those of COLUMNS that the cells have values for."""
+    texts = zip(COLUMNS, *map(_row, found), strict=True)
+    return tuple(name for name, *values in texts if name not in OPTIONAL or {*values} != {"-"})
+
+
 def rows(found: Sequence[Cell]) -> list[tuple[str, ...]]:
-    """The cells' texts, one row each, in the order of COLUMNS."""
-    return [_row(cell) for cell in found]
+    """The cells' texts, one row each, in the order of columns(found)."""
+    shown = [COLUMNS.index(name) for name in columns(found)]
+    return [tuple(row[i] for i in shown) for row in map(_row, found)]
 
 
 def _row(c: Cell) -> tuple[str, ...]:
@@ -135,13 +165,20 @@ def _row(c: Cell) -> tuple[str, ...]:
         c.name,
         f"{c.right}/{c.n}",
         f"{c.right_low * 100:.0f}-{c.right_high * 100:.0f}",
+        "-" if c.dense_right is None else f"{c.kept_right}/{c.dense_right}",
+        _percent(c.score),
         ", ".join(f"{kind} {a}/{n}" for kind, (a, n) in c.right_by_kind.items()),
-        "-" if c.same_first is None else f"{c.same_first * 100:.0f}",
+        _percent(c.same_answer),
+        _percent(c.same_first),
         "-" if c.kl_mean is None else f"{c.kl_mean:.2g}",
         f"{c.kept_share * 100:.1f}",
         f"{c.ttft_ms:.0f}" if timed else "-",
         split if timed and c.method != DENSE else "-",
     )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.0f}"
 
 
 def table(found: Sequence[Cell], width: int) -> Table:
@@ -150,8 +187,9 @@ def table(found: Sequence[Cell], width: int) -> Table:
         Table(caption=LEGEND, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True),
         None,
     )
-    shown = [i for i, name in enumerate(COLUMNS) if width >= WIDE_LEAST or name not in WIDE]
-    for name in (COLUMNS[i] for i in shown):
+    names = columns(found)
+    shown = [i for i, name in enumerate(names) if width >= ROOM.get(name, 0)]
+    for name in (names[i] for i in shown):
         is_text = name in ("method", "by kind")
         made.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
     for cell, row in zip(found, rows(found), strict=True):
@@ -165,7 +203,8 @@ def table(found: Sequence[Cell], width: int) -> Table:
 def markdown(found: Sequence[Cell], about: dict[str, object]) -> str:
     """The same table for a file, after what was run and where."""
     where = "{date}, {device}, driver {driver}, {model} with {draft}, vkprefill {version}".format(**about)
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows(found)]
+    names = columns(found)
+    lines = [names, ["---"] * len(names), *rows(found)]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"    {about['command']}\n\n{where}\n\n{body}\n\n{LEGEND}\n"
 

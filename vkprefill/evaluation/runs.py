@@ -19,6 +19,7 @@ from vkprefill.evaluation.methods import (
     DRAFT,
     ENDS,
     RANDOM,
+    SELF,
     Budget,
     Variant,
     choose,
@@ -26,8 +27,10 @@ from vkprefill.evaluation.methods import (
     queries_of,
     random_chunks,
 )
-from vkprefill.evaluation.tasks import Task
+from vkprefill.evaluation.task import Task
+from vkprefill.specprefill.pipeline import lent_cache
 from vkprefill.specprefill.scorer import Importance, Scorer
+from vkprefill.specprefill.self_scorer import SelfScorer, scoring_layer
 
 Step = Callable[[str], None]
 """step(what starts now), for a progress bar."""
@@ -37,8 +40,10 @@ Step = Callable[[str], None]
 class Outcome:
     """One task by one method. Times in milliseconds; those of steps that a method does not have are 0.
 
-    budget, variant: labels, empty for dense; same_first: the first token is the dense run's; kl: of its distribution
-    from the dense run's, in nats, D(dense || method); both None where there was no dense run.
+    budget, variant: labels, empty for dense; score: share of what was expected that the answer has; same_first: the
+    first token is the dense run's; same_answer: all of the text is; dense_right: that text is right; kl: of the first
+    token's distribution from the dense run's, in nats, D(dense || method). Those are None where there was no dense
+    run; same_answer and dense_right where it gave no answer (method dense was not asked for).
     """
 
     task: str
@@ -50,7 +55,10 @@ class Outcome:
     variant: str
     answer: str
     right: bool
+    score: float
     same_first: bool | None
+    same_answer: bool | None
+    dense_right: bool | None
     kl: float | None
     prompt_n: int
     kept_n: int
@@ -76,10 +84,20 @@ class Run:
     select_ms: float = 0.0
 
 
+@dataclass(frozen=True)
+class DenseRun:
+    """What others are compared with: logits float32 [V] of the last token, the answer (None: not asked for)."""
+
+    logits: np.ndarray
+    answer: str | None
+
+
 class Evaluation:
     """A model and its draft with the methods, budgets and variants to run. Close it to give the caches back.
 
-    The controls are run for the first variant only; the others only by the draft's choice. Greedy answers of at most
+    The controls are run for the first variant only; the others only by the draft's choice and the model's own.
+    self_layers: those that score for method self, for variants that name none (None: the setting's default). Where
+    there is no draft, the controls keep as many tokens as the model's own choice. Greedy answers of at most
     max_tokens.
     """
 
@@ -91,19 +109,48 @@ class Evaluation:
         budgets: Sequence[Budget],
         variants: Sequence[Variant],
         *,
+        self_layers: Sequence[int] | None = None,
         max_tokens: int = 32,
         seed: int = 0,
     ) -> None:
         self.model, self.methods, self.budgets, self.variants = model, methods, budgets, variants
         self.max_tokens, self.seed = max_tokens, seed
-        needs_draft = set(methods) - {DENSE}
-        self._scorers = {v.scoring: Scorer(draft) for v in variants} if needs_draft and draft is not None else {}
+        self._compared = [*self._comparisons(self_layers)]
+        by_draft = [v for method, v in self._compared if method != SELF]
+        self._scorers = {v.scoring: Scorer(draft) for v in by_draft} if draft is not None else {}
+        self._own = SelfScorer(model)
+
+    def _comparisons(self, self_layers: Sequence[int] | None) -> Iterator[tuple[str, Variant]]:
+        """(sparse method, variant), each that differs from all before it."""
+        seen = set()
+        for number, variant in enumerate(self.variants):
+            for method in self.methods:
+                if method == DENSE or (number and method not in (DRAFT, SELF)):
+                    continue
+                one = [variant]
+                if method == SELF:
+                    given = None if variant.config.score_layer is not None else self_layers
+                    layers = given or [scoring_layer(variant.config, self.model.config)]
+                    one = [variant.by_layer(layer) for layer in layers]
+                    for v in one:
+                        scoring_layer(v.config, self.model.config)  # refuses what cannot be, before hours of work
+                for v in one:
+                    if (key := (method, v.seen_by(method))) not in seen:
+                        seen.add(key)
+                        yield method, v
+
+    @property
+    def names(self) -> list[str]:
+        """What is run of each task, with the settings that it depends on."""
+        sparse = itertools.product(self.budgets, self._compared)
+        return [m for m in (DENSE, DENSE_STATE) if m in self.methods] + [
+            f"{method} {budget.label} {sorted(budget.apply(v.config).choice.as_dict().items())} {v.force_question}"
+            for budget, (method, v) in sparse
+        ]
 
     @property
     def runs_per_task(self) -> int:
-        sparse = [m for m in self.methods if m != DENSE]
-        variants = len(self.variants) - 1 if DRAFT in sparse else 0
-        return (DENSE in self.methods) + len(self.budgets) * (len(sparse) + variants)
+        return (DENSE in self.methods) + len(self.budgets) * len(self._compared)
 
     def run(self, tasks: Sequence[Task], step: Step = lambda what: None) -> Iterator[Outcome]:
         """The outcomes of each task in turn."""
@@ -117,7 +164,7 @@ class Evaluation:
 
     def _run_task(self, task: Task, cache: Cache, step: Step) -> Iterator[Outcome]:
         """cache: an empty one; what is run densely stays in it."""
-        ids, dense_logits = list(task.token_ids), None
+        ids, dense = list(task.token_ids), None
         if DENSE in self.methods or DENSE_STATE in self.methods:
             start = time.perf_counter()
             if len(ids) > 1:
@@ -125,24 +172,47 @@ class Evaluation:
             extended = time.perf_counter()
             before_last = cache.snapshot()
             resumed = time.perf_counter()
-            dense_logits = self.model.prefill(ids[-1:], cache=cache)  # the same bits as in one call
-            run = Run(dense_logits, len(ids), (extended - start + time.perf_counter() - resumed) * 1e3)
+            logits = self.model.prefill(ids[-1:], cache=cache)  # the same bits as in one call
+            run = Run(logits, len(ids), (extended - start + time.perf_counter() - resumed) * 1e3)
+            dense = DenseRun(logits, self._answer(logits, cache) if DENSE in self.methods else None)
             if DENSE in self.methods:
-                yield self._outcome(task, DENSE, "", "", run, dense_logits, self._answer(dense_logits, cache))
+                yield self._outcome(task, DENSE, "", "", run, dense, dense.answer)
             cache.restore(before_last)
             before_last.free()
         scores: dict[tuple[object, ...], Importance] = {}
-        for number, variant in enumerate(self.variants):
-            methods = [m for m in self.methods if m != DENSE and (number == 0 or m == DRAFT)]
-            if methods and variant.scoring not in scores:
-                step(f"{task.id} scoring {variant.label}")
-                scores[variant.scoring] = self._scorers[variant.scoring].score(
-                    ids, variant.config, queries=queries_of(task, variant, self.model.tokenizer)
-                )
-            for budget, method in itertools.product(self.budgets if methods else (), methods):
-                step(f"{task.id} {method} {budget.label} {variant.label}")
-                run, answer = self._run_sparse(task, method, variant, budget, scores[variant.scoring], cache)
-                yield self._outcome(task, method, budget.label, variant.label, run, dense_logits, answer)
+        for budget, (method, variant) in itertools.product(self.budgets, self._compared):
+            step(f"{task.id} {method} {budget.label} {variant.label}")
+            if method == SELF:
+                run, answer = self._run_own(task, variant, budget)
+            else:
+                scored = self._scored(task, variant, scores)
+                run, answer = self._run_sparse(task, method, variant, budget, scored, cache)
+            yield self._outcome(task, method, budget.label, variant.label, run, dense, answer)
+
+    def _scored(self, task: Task, variant: Variant, known: dict[tuple[object, ...], Importance]) -> Importance:
+        """By the draft, or by the model itself where there is none; once for all that share it."""
+        if variant.scoring not in known:
+            queries = queries_of(task, variant, self.model.tokenizer)
+            if self._scorers:
+                scored = self._scorers[variant.scoring].score(task.token_ids, variant.config, queries=queries)
+            else:
+                with lent_cache(self.model, None) as cache:
+                    scored = self._own.score(task.token_ids, variant.config, cache, queries=queries)
+            known[variant.scoring] = scored
+        return known[variant.scoring]
+
+    def _run_own(self, task: Task, variant: Variant, budget: Budget) -> tuple[Run, str]:
+        """The answer from a prompt of which the layers after the scoring one run what it chose."""
+        with lent_cache(self.model, None) as cache:
+            queries = queries_of(task, variant, self.model.tokenizer)
+            scored = self._own.score(task.token_ids, variant.config, cache, queries=queries)
+            start = time.perf_counter()
+            kept = choose(scored.values, task, variant, budget, self.model.tokenizer).kept.tolist()
+            chosen = time.perf_counter()
+            logits = self.model.prefill([task.token_ids[k] for k in kept], kept, cache)
+            now = time.perf_counter()
+            times = {"score_ms": scored.score_ms, "select_ms": (chosen - start) * 1e3}
+            return Run(logits, len(kept), (now - chosen) * 1e3, **times), self._answer(logits, cache)
 
     def _run_sparse(
         self, task: Task, method: str, variant: Variant, budget: Budget, scored: Importance, dense: Cache
@@ -181,8 +251,9 @@ class Evaluation:
         return tokenizer.decode(tokens, special=False)
 
     def _outcome(
-        self, task: Task, method: str, budget: str, variant: str, run: Run, dense: np.ndarray | None, answer: str
+        self, task: Task, method: str, budget: str, variant: str, run: Run, dense: DenseRun | None, answer: str
     ) -> Outcome:
+        answered = dense is not None and dense.answer is not None
         return Outcome(
             task=task.id,
             kind=task.kind,
@@ -193,8 +264,11 @@ class Evaluation:
             variant=variant,
             answer=answer,
             right=task.is_right(answer),
-            same_first=None if dense is None else bool(run.logits.argmax() == dense.argmax()),
-            kl=None if dense is None else divergence(dense, run.logits),
+            score=task.score(answer),
+            same_first=None if dense is None else bool(run.logits.argmax() == dense.logits.argmax()),
+            same_answer=answer == dense.answer if answered else None,
+            dense_right=task.is_right(dense.answer) if answered else None,
+            kl=None if dense is None else divergence(dense.logits, run.logits),
             prompt_n=len(task.token_ids),
             kept_n=run.kept_n,
             score_ms=run.score_ms,
@@ -204,6 +278,7 @@ class Evaluation:
         )
 
     def close(self) -> None:
+        self._own.close()
         for scorer in self._scorers.values():
             scorer.close()
 
