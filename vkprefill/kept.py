@@ -1,6 +1,6 @@
 """Measurements that are kept: JSON in the user's cache folder, a file for each kind.
 
-A file that cannot be read or written only costs the measurement again.
+A file that cannot be read or written only costs the measurement again. One that was damaged is set aside.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import stat
 import tempfile
 from dataclasses import asdict, fields
 from functools import cache
@@ -28,9 +29,12 @@ class Kept(Generic[Measurement]):
         self.name, self.kind = name, kind
 
     def file(self) -> Path | None:
-        """In XDG_CACHE_HOME, else in ~/.cache; None for a user without a home folder."""
+        """In XDG_CACHE_HOME, else, and where that is relative (so its specification), in ~/.cache; None for a user
+        without a home folder.
+        """
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         try:
-            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            base = base if base.is_absolute() else Path.home() / ".cache"
         except RuntimeError:
             return None
         return base / "vkprefill" / self.name
@@ -53,12 +57,17 @@ class Kept(Generic[Measurement]):
         if path is None:
             return {}
         try:
-            return {key: self._read(entry) for key, entry in json.loads(path.read_text()).items()}
-        except FileNotFoundError:
+            if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would block
+                _warn_once(f"{path.stem}: {path} is not usable: it is not a regular file")
+                return {}
+            return {key: self._read(entry) for key, entry in json.loads(path.read_text("utf-8")).items()}
+        except (FileNotFoundError, NotADirectoryError):
             return {}
-        except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            _warn_once(f"{path.stem}: {path} is not usable ({error}); measuring again")
-            return {}
+        except OSError as error:
+            _warn_once(f"{path.stem}: {path} is not usable: it cannot be read: {_in_words(error)}")
+        except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self._set_aside(path)
+        return {}
 
     def store(self, key: str, measured: Measurement, most: int | None = None) -> None:
         """Add an entry; the file is replaced as a whole, so a crash leaves the old one. most: keep so many entries,
@@ -76,10 +85,24 @@ class Kept(Generic[Measurement]):
                 file.write_text(json.dumps(entries, indent=1))
                 os.replace(file, path)
         except OSError as error:
-            _warn_once(f"{path.stem}: {path} cannot be written ({error})")
+            _warn_once(f"{path.stem}: {path} cannot be written: {_in_words(error)}")
+
+    def _set_aside(self, path: Path) -> None:
+        """So that it is told of in one run only, whenever there will be something to keep."""
+        aside = path.with_name(f"{path.name}.damaged")
+        try:
+            os.replace(path, aside)
+            done = f"moved to {aside.name}"
+        except OSError as error:
+            done = f"cannot be moved: {_in_words(error)}"
+        _warn_once(f"{path.stem}: {path} is not usable: it is damaged; {done}")
 
     def _read(self, entry: dict[str, object]) -> Measurement:
         return self.kind(**{field.name: _above_zero(entry[field.name]) for field in fields(self.kind)})
+
+
+def _in_words(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _above_zero(value: object) -> float:

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -170,6 +171,9 @@ def test_kernels_are_grouped_and_measured_against_the_nearer_ceiling():
     table = phase_table(phase, "CPU-s")
     assert table.startswith("prefill: 5,000 CPU-ms as the product runs it; an empty dispatch takes 100,000 CPU-us.")
     assert "50% multiply-add" in table
+    (none,) = group(["fast"], [[0.0], [0.0]], [Amount(1e9, 0)], ceilings, empty_s=0.1)
+    row = phase_table(replace(phase, kernels=[matmul, none]), "CPU-s").splitlines()[-2]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["fast", "1", "not measurable", *"-----"]
     figures = kernel_figures([phase], ceilings, "CPU-s")
     assert figures[-3] == Figure("prefill: matmul", "CPU-s", (3.0, 5.0))
 

@@ -13,7 +13,7 @@ from gguf import GGUFValueType as ValueType
 from tests.unit.gguf_bytes import array_key, gguf_bytes, key, record, string, u32, u32_key, u64
 from tools.make_model import make_config, make_model
 from vkprefill.display import printable
-from vkprefill.errors import GGUFError, UnsupportedModelError
+from vkprefill.errors import GGUFError, RequestError, UnsupportedModelError
 from vkprefill.gguf.file import open_gguf
 from vkprefill.gguf.header import MAX_ARRAY_ITEMS
 
@@ -241,6 +241,12 @@ def check_message(caught, message):
     text = str(caught.value)
     assert message in text and "model.gguf: " in text
     assert text.isprintable() and len(text) < 300
+
+
+@pytest.mark.parametrize("path", [None, 3, b"model.gguf", "", ["model.gguf"]])
+def test_what_is_no_path(path):
+    with pytest.raises(RequestError, match="^GGUF file: found .*, wanted a path$"):
+        open_gguf(path)
 
 
 def test_paths_that_cannot_be_read(tmp_path):

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType
 from tools.make_model import make_config
 from vkprefill.cli import devices as devices_command
 from vkprefill.engine.memory import LoadOptions, fit, memory_bill
-from vkprefill.errors import OutOfMemoryError
+from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.vulkan import device as device_module
 from vkprefill.vulkan.allocation import Allocation
 from vkprefill.vulkan.device import Device
@@ -115,9 +115,14 @@ def test_room_is_left_for_a_draft_on_the_same_heap():
             {"reserve_bytes": 5 * GIB},
             r": no room for a KV cache: \d,\d+ MiB without it, 5,120 MiB kept for a draft, of 7,373 MiB on discrete",
         ),
+        (
+            ("device", 0),
+            {"reserve_bytes": 10**15, "max_context": 256},
+            r"^reserve_bytes: needs 953,674,316 MiB of the GPU's memory, discrete GPU has 8,192 MiB left$",
+        ),
         (("device", 0), {"max_context": 1 << 30}, r"^context of 1073741824 tokens: discrete GPU allows 4,096 MiB"),
     ],
-    ids=["card full", "host full", "draft", "one buffer"],
+    ids=["card full", "host full", "draft", "draft and context", "one buffer"],
 )
 def test_what_does_not_fit_says_so_with_the_numbers(in_use, options, message):
     device = FakeDevice(CARD)
@@ -125,6 +130,12 @@ def test_what_does_not_fit_says_so_with_the_numbers(in_use, options, message):
     with pytest.raises(OutOfMemoryError, match=message) as caught:
         fit(model("4B"), make_config("4B"), device, LoadOptions(**options))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reserve", [-1, "x", None, True, 1.5, 2**63])
+def test_a_reserve_that_is_no_number_of_bytes(reserve):
+    with pytest.raises(RequestError, match="^reserve_bytes: found .*, wanted a whole number from 0 to"):
+        LoadOptions(reserve_bytes=reserve)
 
 
 def test_the_driver_s_budget_counts_and_is_asked_for_again(monkeypatch):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from vkprefill.errors import DeviceError
+from vkprefill.errors import DeviceError, RequestError
 from vkprefill.specprefill import calibration
-from vkprefill.vulkan import companion, shaders
+from vkprefill.vulkan import companion, shaders, switches
 from vkprefill.vulkan import device as device_module
 from vkprefill.vulkan.device import DRIVER_VARIABLES, Device, hide_layers
 from vkprefill.vulkan.probe import choose
@@ -97,3 +97,19 @@ def test_without_a_home_speeds_are_not_kept(monkeypatch):
     assert result.stderr.count("\n") == 1 and "set XDG_CACHE_HOME" in result.stderr
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert str(calibration.SPEEDS.file()) == "/somewhere/vkprefill/calibration.json"
+    monkeypatch.setenv("HOME", "/mine")
+    for relative in ("", "here", "./here"):
+        monkeypatch.setenv("XDG_CACHE_HOME", relative)
+        assert str(calibration.SPEEDS.file()) == "/mine/.cache/vkprefill/calibration.json"
+
+
+@pytest.mark.parametrize("variable", [switches.COMPANION, switches.BARRIER])
+def test_switches_are_on_or_off(monkeypatch, variable):
+    monkeypatch.delenv(variable, raising=False)
+    assert switches.switched_off(variable) == ""
+    for value, off in (("", False), ("1", False), ("On", False), ("0", True), ("off", True), ("False", True)):
+        monkeypatch.setenv(variable, value)
+        assert switches.switched_off(variable) == (f"switched off by {variable}={value}" if off else "")
+    monkeypatch.setenv(variable, "banana")
+    with pytest.raises(RequestError, match=f"^{variable}: found 'banana', wanted 1 or 0"):
+        Device.open()

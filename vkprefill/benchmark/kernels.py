@@ -32,6 +32,7 @@ FMA_PER_COUNT = 16 * 8  # multiply-adds of an invocation of multiply_add.comp
 COPY_BYTES = 64 << 20
 EMPTY_DISPATCHES = 100
 CEILING_RUNS = 3
+UNMEASURED = "not measurable"  # no longer than an empty dispatch
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,8 @@ def measure_kernels(model: Model, depth: int, repetitions: int, ceilings: Ceilin
             counts.append(count)
             return chunk
 
-        run.prefill(tokens[: model.prefill_chunk], cache, program_for=count_tokens)  # compiles too
+        room = model.max_context - depth - 1  # one is for the step of decode
+        run.prefill(tokens[: min(model.prefill_chunk, room)], cache, program_for=count_tokens)  # compiles too
         run.decode(tokens[0], cache, lambda: None, best=Best(1), program=lambda: step)
 
         def prefill(program: _Timed | None) -> float:
@@ -360,8 +362,8 @@ def phase_table(phase: Phase, second: str) -> str:
         (
             k.kernel,
             str(k.dispatches),
-            number(k.seconds * 1e3),
-            f"{k.seconds / total:.1%}",
+            number(k.seconds * 1e3) if k.seconds else UNMEASURED,
+            f"{k.seconds / total:.1%}" if k.seconds else "-",
             _shown(k.gflop),
             _shown(k.gbytes),
             "-" if k.of_ceiling is None else f"{k.of_ceiling:.0%} {k.bound}",

@@ -24,17 +24,17 @@ from vkprefill.benchmark.speed import Report, measure_first_token, measure_speed
 from vkprefill.benchmark.start import START_DECODES, measure_start
 from vkprefill.benchmark.timeline import profile_text, recorded, sums, write_trace
 from vkprefill.cli.common import (
-    DEMO_TARGET,
     add_draft_options,
     add_model_options,
-    demo_path,
     kv_type,
+    model_path,
     notice,
     open_pair,
 )
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.profile_options import TRACE_HELP, check_timed, trace_file
 from vkprefill.cli.specprefill_options import refuse_checks
+from vkprefill.engine.sizes import MAX_CONTEXT
 from vkprefill.errors import RequestError
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -114,9 +114,9 @@ def run(args: argparse.Namespace) -> int:
     check_timed(args)
     prompts = [n for n in args.n_prompt if n]
     step = (args.batch_size or LARGEST.prefill_chunk) + 1 if args.kernels else 0
-    args.ctx_size = args.ctx_size or max(
-        MIN_CONTEXT, max(prompts, default=FIRST_PROMPT) + START_DECODES, max(args.n_depth) + max(args.n_gen, step)
-    )
+    longest = max(max(prompts, default=FIRST_PROMPT) + START_DECODES, max(args.n_depth) + max(args.n_gen, step))
+    args.ctx_size = args.ctx_size or min(MAX_CONTEXT, max(MIN_CONTEXT, longest))
+    check_room(args)
     info = choose(args.device)
     args.device = info.index
     figures: list[Figure] = []
@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
         output = stack.enter_context(OutputFile(args.json)) if args.json not in (None, "-") else None
         trace = stack.enter_context(trace_file(args))
         if args.start:
-            path = str(args.model or demo_path(DEMO_TARGET))
+            path = str(model_path(args, told=False))
             figures += measure_start(
                 path,
                 info.index,
@@ -214,6 +214,25 @@ def check(args: argparse.Namespace) -> None:
         raise RequestError("--profile: -p 0 -n 0 leaves nothing to profile")
     if not any(args.n_prompt) and not args.n_gen and not args.kernels and not args.start:
         raise RequestError("-p 0 -n 0: nothing is measured; add --kernels or --start")
+
+
+def check_room(args: argparse.Namespace) -> None:
+    """Raises RequestError for what the context has no room for. A chunk of --kernels whose size was not asked for is
+    as long as there is room.
+    """
+    prompt, depth = max(args.n_prompt), max(args.n_depth)
+    needs = {f"-p {prompt}": prompt}
+    if args.start:
+        needs[f"-p {prompt} --start"] = (prompt or FIRST_PROMPT) + START_DECODES
+    if args.n_gen:
+        needs[f"-d {depth} -n {args.n_gen}"] = depth + args.n_gen
+    if args.kernels:
+        chunk = "" if args.batch_size is None else f" -b {args.batch_size}"
+        needs[f"-d {args.n_depth[0]}{chunk} --kernels"] = args.n_depth[0] + (args.batch_size or 1) + 1
+    whose = "the longest there is" if args.ctx_size == MAX_CONTEXT else "as -c has it"
+    for flags, need in needs.items():
+        if need > args.ctx_size:
+            raise RequestError(f"{flags}: needs a context of {need} tokens, wanted at most {args.ctx_size}, {whose}")
 
 
 def lengths(text: str) -> list[int]:

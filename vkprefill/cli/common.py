@@ -67,9 +67,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-b", "--batch-size", type=int, metavar="N", help="tokens of one step of prefill (default: by device)"
     )
-    group.add_argument(
-        "-ctk", "--cache-type-k", choices=KV_TYPES, default="f16", help="type of the KV cache (default: f16)"
-    )
+    group.add_argument("-ctk", "--cache-type-k", choices=KV_TYPES, help="type of the KV cache (default: f16)")
     group.add_argument(
         "-ctv", "--cache-type-v", choices=KV_TYPES, help="the same as -ctk; keys and values have one type"
     )
@@ -99,11 +97,11 @@ def add_draft_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConf
 
 
 def kv_type(args: argparse.Namespace) -> str:
-    if args.cache_type_v not in (None, args.cache_type_k):
-        raise RequestError(
-            f"-ctk {args.cache_type_k} -ctv {args.cache_type_v}: keys and values must have the same type"
-        )
-    return args.cache_type_k
+    keys, values = args.cache_type_k or KV_TYPES[0], args.cache_type_v
+    if values not in (None, keys):
+        given = f"-ctk {keys} -ctv {values}" if args.cache_type_k else f"-ctv {values} without -ctk, then {keys}"
+        raise RequestError(f"{given}: keys and values must have the same type")
+    return keys
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -174,10 +172,17 @@ def demo_path(name: str) -> Path:
 def model_path(args: argparse.Namespace, *, told: bool = True) -> Path:
     """The file to use; says so when it is the built-in one, unless it is told elsewhere."""
     if args.model is not None:
-        return Path(args.model)
+        return named_file("-m", args.model)
     if told:
         notice("no -m given: using the built-in demo model, which answers questions about facts in a long text")
     return demo_path(DEMO_TARGET)
+
+
+def named_file(flag: str, path: str) -> Path:
+    """RequestError for an empty name, which a path would take for the folder."""
+    if not path:
+        raise RequestError(f"{flag}: it is empty, wanted a GGUF file")
+    return Path(path)
 
 
 @contextmanager

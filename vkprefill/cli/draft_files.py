@@ -26,6 +26,8 @@ def sorted_drafts(paths: Sequence[str]) -> DraftFiles:
     """Raises GGUFError for what is no GGUF file, RequestError for two of a kind."""
     found: dict[str, Path] = {}
     for path in paths:
+        if not path:
+            raise RequestError("-md: it is empty, wanted a GGUF file")
         companion = is_companion(open_gguf(path))
         kind, what, other = ("companion", *BOTH) if companion else ("draft", *reversed(BOTH))
         if kind in found:

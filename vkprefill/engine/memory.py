@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral
 
+from vkprefill.checks import check_number
 from vkprefill.engine.halves import PRECISIONS, takes_halves, tell_of_detour
 from vkprefill.engine.kept_rows import kept_size
 from vkprefill.engine.scratch import scratch_bytes, scratch_shapes
@@ -95,6 +97,7 @@ class LoadOptions:
         if self.kv_type not in KV_TYPES:
             raise RequestError(f"kv_type: {self.kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
         check_sizes(self.max_context, self.prefill_chunk)
+        check_number("reserve_bytes", self.reserve_bytes, Integral, 0, 2**63 - 1)
         check_sizes(self.mtp_window, None, ("mtp_window", "prefill_chunk"))
 
 
@@ -114,6 +117,8 @@ def fit(
         sizes = _chunk_that_fits(file, sizes, device, options.reserve_bytes)
     if options.max_context is None:
         sizes = replace(sizes, max_context=_longest_context(file, sizes, device, options.reserve_bytes))
+    elif options.reserve_bytes:
+        device.require(options.reserve_bytes, "reserve_bytes")
     check_context(sizes, device.info)
     return sizes
 

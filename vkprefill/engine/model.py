@@ -48,7 +48,8 @@ def load(
     device: index or part of a name (None: the fastest kind there is), or the device of another model, which must be
     closed last; max_context: slots of the KV cache, shared by all caches (None: the file's context length, or what fits
     in memory); kv_type: "f16" or "f32"; prefill_chunk: most tokens of a step of prefill (None: by device);
-    reserve_bytes: left free when the context is chosen, for a second model; precision: of prefill's products, "full"
+    reserve_bytes: left free when the context is chosen, for a second model (with a max_context the device must have as
+    much, no more); precision: of prefill's products, "full"
     float32, "half" sums in float32 of products of halves, "auto" half where the device has an instruction for them;
     mtp: the multi-token-prediction block, for drafts of tokens: "auto" the file's, where it has one, None none, or the
     path of a companion file that holds the block alone; mtp_window: tokens at the end of a prompt that the block looks

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, quants
 
-from vkprefill.display import printable
-from vkprefill.errors import GGUFError, UnsupportedModelError
+from vkprefill.display import printable, quoted
+from vkprefill.errors import GGUFError, RequestError, UnsupportedModelError
 from vkprefill.gguf.header import U32, Header
 from vkprefill.gguf.split import Split, part_paths, split_of
 
@@ -117,10 +117,12 @@ class GGUFFile:
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """Map a GGUF file and read its header; no tensor data is touched. Given one part of a split model, all of it.
 
-    Raises GGUFError when a file cannot be read, is damaged or is no GGUF file, and where parts of a model are missing
-    or do not belong together; UnsupportedModelError for sound files outside what is handled: other versions,
-    big-endian, unknown tensor types.
+    Raises RequestError for what is no path; GGUFError when a file cannot be read, is damaged or is no GGUF file, and
+    where parts of a model are missing or do not belong together; UnsupportedModelError for sound files outside what is
+    handled: other versions, big-endian, unknown tensor types.
     """
+    if not isinstance(path, str | os.PathLike) or path == "":
+        raise RequestError(f"GGUF file: found {quoted(path)}, wanted a path")
     file = _open_one(Path(path))
     split = split_of(file.metadata, file.label)
     return file if split is None else _open_parts(file, split)

@@ -6,12 +6,11 @@ all else is as with it.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from types import ModuleType
 
-VARIABLE = "VKPREFILL_COMPANION"
-OFF = ("0", "false", "no", "off")  # its values, in any case, that leave the companion out
+from vkprefill.vulkan.switches import COMPANION, switched_off
+
 DOT2 = frozenset({"shaderFloat16", "mixedFloatDotProduct"})
 
 
@@ -58,10 +57,9 @@ class Abilities:
 
 
 def load() -> ModuleType:
-    """The extension module. Raises Absent."""
-    value = os.environ.get(VARIABLE, "")
-    if value.lower() in OFF:
-        raise Absent(f"switched off by {VARIABLE}={value}")
+    """The extension module. Raises Absent, RequestError."""
+    if why := switched_off(COMPANION):
+        raise Absent(why)
     return _import()
 
 

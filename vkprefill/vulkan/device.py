@@ -30,6 +30,7 @@ from vkprefill.vulkan.probe import DeviceInfo, choose, probe
 from vkprefill.vulkan.profiles import AMD, Profile, profile_for
 from vkprefill.vulkan.program import Program
 from vkprefill.vulkan.shaders import Shader
+from vkprefill.vulkan.switches import BARRIER, switched_off
 from vkprefill.vulkan.timing import Recording
 
 log = logging.getLogger("vkprefill")
@@ -88,8 +89,8 @@ def ask_for_waves_of_32(environment: MutableMapping[str, str]) -> None:
 
 def why_no_barrier() -> str:
     """Why every dependency level is a submission of its own; empty where our own kp operation stands between them."""
-    if os.environ.get("VKPREFILL_BARRIER") == "0":
-        return "switched off by VKPREFILL_BARRIER=0"
+    if why := switched_off(BARRIER):
+        return why
     try:
         import vkprefill._barrier  # noqa: F401
     except ImportError as error:

@@ -8,6 +8,7 @@ VK_KHR_driver_properties and VK_EXT_memory_budget).
 from __future__ import annotations
 
 import ctypes
+import resource
 import struct
 from dataclasses import dataclass
 
@@ -149,12 +150,18 @@ def probe() -> list[DeviceInfo]:
         handles = (ctypes.c_void_p * count.value)()
         result = result or vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), handles)
         if result < 0 or count.value == 0:
-            raise DeviceError(
-                "Vulkan: no device found; install mesa-vulkan-drivers (it has a CPU device too) or your GPU's driver"
-            )
+            raise DeviceError(f"Vulkan: no device found; {_why_none()}")
         return [_describe(vulkan, index, ctypes.c_void_p(handles[index])) for index in range(count.value)]
     finally:
         vulkan.vkDestroyInstance(instance, None)
+
+
+def _why_none() -> str:
+    """A driver that cannot be loaded is none to the loader."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if allowed != resource.RLIM_INFINITY:
+        return f"is the memory enough? this process may take {allowed / 2**20:,.0f} MiB of addresses (ulimit -v)"
+    return "install mesa-vulkan-drivers (it has a CPU device too) or your GPU's driver"
 
 
 def _describe(vulkan: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> DeviceInfo:
