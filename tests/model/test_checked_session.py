@@ -8,6 +8,7 @@ import pytest
 from tests.model.sparse_requests import GREEDY, PROMPTS
 from vkprefill import GenerationResult, SamplingConfig, Session, SpecPrefillConfig
 from vkprefill.engine.model import Model
+from vkprefill.generation.dense_side import DenseSide
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.generation.parts import GenerationPart
 from vkprefill.generation.sampling import Sampler
@@ -304,3 +305,19 @@ def test_late_checks_are_counted(slots):
     assert status in ("equal", "differs") and count == 1
     ids = prompt(slots, "Anna", 400)
     assert served(slots, [*ids, 5, 6], enabled=False).timings.cache_n > 300
+
+
+def test_a_check_that_finds_no_room_gives_itself_up(slots, monkeypatch):
+    """In a step of its own, where the full pool asks for checks to be given up: not from inside of it."""
+    monkeypatch.setattr(DenseSide, "has_spare_room", lambda _: True)
+    leave_pending(slots)
+    pool = slots.model.runner.pool
+    options = AnswerOptions(2, GREEDY)
+    ids = prompt(slots, "Boris", 600)
+    parts = slots.choose(ids, options).stream_ids(ids, options)
+    next(parts)  # in use: its pages are not to be had
+    assert len(pool.free_pages) == 0
+    while slots.idle():
+        pass
+    assert slots.late_checks() == {"off": 1} and not slots.idle()
+    assert len(list(parts)) > 0, "the answer goes on"

@@ -42,6 +42,20 @@ def test_drafts(served, capsys):
     assert "Error: --spec-draft-n-max: found 9, wanted a whole number from 1 to 7" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("off", "why"), [(("--no-specprefill",), "is off"), (("-m", "vkprefill/data/target.gguf"), "has no draft model")]
+)
+def test_settings_where_speculative_prefill_is_off(served, capsys, off, why):
+    """They are under those of requests that ask for it themselves, and that is said."""
+    defaults = served(*off, "--specprefill-check", "--specprefill-keep-ratio", "0.2").defaults
+    assert defaults.spec is None and not defaults.has_draft
+    assert (defaults.own_spec.check, defaults.own_spec.keep_ratio, defaults.own_spec.scorer) == ("on", 0.2, "auto")
+    told = capsys.readouterr().err
+    assert f"-check: for requests alone that ask by kept_ranges or scorer self; speculative prefill {why}" in told
+    served(*off)
+    assert "for requests alone" not in capsys.readouterr().err
+
+
 def test_who_may_use_it(served, monkeypatch):
     found = served("--allowed-host", "a", "--allowed-host", "b", "--cors-origin", "http://c", "--cors-origin", "*")
     assert (found.host, found.allowed_hosts, found.cors_origins) == ("127.0.0.1", ["a", "b"], ["http://c", "*"])

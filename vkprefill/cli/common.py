@@ -245,8 +245,7 @@ def open_pair(
     spec, path = scoring(args)
     if spec is None:
         if given := given_settings(args):
-            why = "is off" if args.specprefill is False else "has no draft model (-md FILE, or scorer self)"
-            notice(f"{', '.join(given)}: not used, speculative prefill {why}")
+            notice(f"{', '.join(given)}: not used, {why_off(args)}")
         with open_model(args) as model:
             yield model, None, None
         return
@@ -285,6 +284,12 @@ def scoring(args: argparse.Namespace) -> tuple[SpecPrefillConfig | None, Path | 
             notice(f"-md {printable(str(path))}: not used, the model scores prompts itself")
         return replace(spec, scorer="self"), None
     return (None, None) if path is None else (spec, path)
+
+
+def why_off(args: argparse.Namespace) -> str:
+    """Why there is no speculative prefill."""
+    why = "is off" if args.specprefill is False else "has no draft model (-md FILE, or scorer self)"
+    return f"speculative prefill {why}"
 
 
 def _notice_measuring(model: Model) -> None:

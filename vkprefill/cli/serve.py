@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 
 from vkprefill.cli.common import (
@@ -19,11 +20,13 @@ from vkprefill.cli.common import (
     sampling_config,
     scoring,
     template_kwargs,
+    why_off,
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
+from vkprefill.cli.specprefill_options import all_settings, given_settings
 from vkprefill.errors import RequestError
 from vkprefill.gguf.file import open_gguf
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import AUTO, SpecPrefillConfig
 
 KEY_VARIABLE = "VKPREFILL_API_KEY"
 ANSWER_TOKENS = 4096  # an answer that does not end by itself must not hold up all others for long
@@ -139,6 +142,8 @@ def run(args: argparse.Namespace) -> int:
     from vkprefill.server.protocol.requests import Defaults
 
     (spec, draft), decode = scoring(args), drafting_config(args)
+    if spec is None and (given := given_settings(args)):
+        notice(f"{', '.join(given)}: for requests alone that ask by kept_ranges or scorer self; {why_off(args)}")
     if draft is not None:
         open_gguf(draft)  # a mistake in its name is told before anything is loaded
     engine = EngineOptions(
@@ -159,6 +164,7 @@ def run(args: argparse.Namespace) -> int:
     defaults = Defaults(
         sampling_config(args),
         spec,
+        replace(all_settings(args), scorer=AUTO),
         max_tokens=None if args.n_predict is None else max_tokens(args),
         answer_tokens=ANSWER_TOKENS if args.n_predict is None else None,
         template_kwargs=template_kwargs(args),

@@ -66,7 +66,13 @@ def given_settings(args: argparse.Namespace) -> list[str]:
 
 
 def specprefill_config(args: argparse.Namespace, env: Mapping[str, str] = os.environ) -> SpecPrefillConfig | None:
-    """The settings that the flags ask for; None with --no-specprefill. A flag beats a variable beats a default.
+    """The settings that the flags ask for; None with --no-specprefill. See all_settings."""
+    config = all_settings(args, env)
+    return None if args.specprefill is False else config
+
+
+def all_settings(args: argparse.Namespace, env: Mapping[str, str] = os.environ) -> SpecPrefillConfig:
+    """The settings that the flags give, with --no-specprefill too. A flag beats a variable beats a default.
 
     With --specprefill-preset the preset's settings hold exactly, but for those that have a flag: no variable counts.
 
@@ -80,7 +86,5 @@ def specprefill_config(args: argparse.Namespace, env: Mapping[str, str] = os.env
             kind = setting.metadata["kind"]
             given[setting.name] = value if isinstance(kind, Switch) else read(flag(setting.name), kind, value)
     if args.specprefill_preset is not None:
-        config = replace(SpecPrefillConfig.preset(args.specprefill_preset), **given)
-    else:
-        config = SpecPrefillConfig.from_environment(env, args.specprefill_defaults, **given)
-    return None if args.specprefill is False else config
+        return replace(SpecPrefillConfig.preset(args.specprefill_preset), **given)
+    return SpecPrefillConfig.from_environment(env, args.specprefill_defaults, **given)

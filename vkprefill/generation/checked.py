@@ -270,7 +270,8 @@ class CheckedAnswer:
         if not self.dense.has_spare_room():
             self._give_up("no room for a second cache but that of other conversations")
             return False
-        return self._slices.step() and not self._over
+        self._attempt(self._slices.step)
+        return not (self._slices.done or self._over)
 
     def close(self) -> None:
         """Take no further step."""

@@ -12,7 +12,7 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.kept_rows import KEPT
 from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import PromptCache
-from vkprefill.engine.sizes import num_pages
+from vkprefill.engine.sizes import PAGE, num_pages
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart
 from vkprefill.generation.slices import Work
@@ -88,8 +88,11 @@ class DenseSide:
             num_pages(tokens + 1) - len(self.cache.pages) + num_pages(other.length_after(kept) + 1) - len(other.pages)
         )
         if not self._has_free(pages):
-            free = len(self.cache.pool.free_pages)
-            return f"no room for a second cache: {pages} pages wanted, {free} are free; load with a larger max_context"
+            free = len(self.cache.pool.free_pages) * PAGE
+            return (
+                f"no room for a second cache: memory for {pages * PAGE} tokens wanted, for {free} is free; "
+                "wanted a larger context (-c)"
+            )
         return None
 
     def leaves_room(self, other: Cache) -> bool:

@@ -35,7 +35,7 @@ from vkprefill.generation.steps import Timings
 from vkprefill.generation.tokens import plan_without_draft, stream_tokens
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import Plan, SparseRequest, note_holes
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import AUTO, SpecPrefillConfig
 
 
 class Session:
@@ -67,6 +67,7 @@ class Session:
             prompts = PromptCache(model.new_cache(max_context))
             self._owned.append(prompts)
         self._speculative, self._prompts = speculative, prompts
+        self._own: SpecPrefill | None = None  # for turns that want the model to score itself, where no other pair is
         self._check = SessionCheck(model, prompts)
         self._owned.append(self._check)
         self.importance: np.ndarray | None = None
@@ -103,11 +104,13 @@ class Session:
         if isinstance(messages, Sequence) and not messages:
             raise RequestError("messages: there are none, wanted at least one")
         prompt = ChatPrompt(self.model, messages, tools, template_variables(template_kwargs))
-        exact = self._speculative is None and kept_ranges is None
+        asked = SparseRequest(specprefill, spec, kept_ranges, prompt.facts)
+        if kept_ranges is not None or self._pair(asked) is not None:
+            asked = replace(asked, protected=prompt.protected)
         options = AnswerOptions(
             max_tokens,
             SamplingConfig() if sampling is None else sampling,
-            SparseRequest(specprefill, spec, kept_ranges, prompt.facts, None if exact else prompt.protected),
+            asked,
             mark_at=(prompt.history_n,),
             decode=self._decode if decode is None else decode,
             stop=tuple(stop) if isinstance(stop, list) else stop,
@@ -126,7 +129,7 @@ class Session:
         check_drafts(model, options.decode)
         asked = self._resolved(options.sparse)
         options = replace(options.resolve(model, ids), sparse=asked)
-        if len(ids) >= self.cache.max_context and (self._speculative is None or not asked.enabled):
+        if len(ids) >= self.cache.max_context and (self._pair(asked) is None or not asked.enabled):
             raise ContextLengthError.of_prompt(len(ids), self.cache.max_context)
         turn = self._turn = PrunedTurn(asked, ids, max(options.mark_at, default=len(ids)))
         reused = self._prompts.go_back(self.find(ids, options))
@@ -181,18 +184,27 @@ class Session:
             if self._turn is not turn:
                 raise RequestError("session: another turn has begun; finish an answer before the next is asked for")
 
+    def _pair(self, asked: SparseRequest) -> SpecPrefill | None:
+        """Who scores for this turn: the session's pair, or the model alone for a turn that wants it to. None: nobody. A
+        turn's settings end with it.
+        """
+        if self._speculative is not None or asked.config is None or asked.config.scorer == AUTO:
+            return self._speculative
+        if self._own is None:
+            self._own = SpecPrefill(self.model, None)
+            self._owned.append(self._own)
+        return self._own
+
     def _resolved(self, asked: SparseRequest) -> SparseRequest:
-        if self._speculative is None:
-            self._speculative = pair_for(self.model, None, asked.config)  # a turn may want the model to score itself
-            self._owned += [self._speculative] if self._speculative else []
         if asked.config is not None or self._speculative is None:
             return asked
         return replace(asked, config=self._speculative.config)
 
     def _plan(self, ids: list[int], options: AnswerOptions, reused: int, places: list[int], hooks: Hooks) -> Plan:
-        if self._speculative is None:
+        pair = self._pair(options.sparse)
+        if pair is None:
             return plan_without_draft(self.model, options.sparse, ids, reused)
-        return self._speculative.plan(
+        return pair.plan(
             ids,
             options.sparse,
             cached_n=reused,
@@ -234,13 +246,14 @@ class Session:
         if not options.cache_prompt:
             return None
         asked = self._resolved(options.sparse)
-        own = self._speculative and asked.enabled and self._speculative.split_of(asked.config)
+        pair = self._pair(asked)
+        own = pair and asked.enabled and pair.split_of(asked.config)
 
         def may_use(mark: Mark) -> bool:
             split = mark.snapshot.point.split
             return (not own or split in (None, own)) and may_go_on(asked, ids, self.model.tokenizer, mark)
 
-        exact = self._speculative is None and options.sparse.kept_ranges is None
+        exact = pair is None and asked.kept_ranges is None
         return self._prompts.find(ids) if exact else self._prompts.find(ids, may_use)
 
     def idle(self) -> bool:

@@ -93,6 +93,10 @@ def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
 def plan_without_draft(model: Model, asked: SparseRequest, token_ids: Sequence[int], cached_n: int = 0) -> Plan:
     """All new tokens, or those that the request names."""
     plan = dense_plan(len(token_ids), cached_n)
-    if asked.kept_ranges is None or not asked.enabled:
+    if not asked.enabled:
+        return plan
+    if asked.kept_ranges is None:
+        if asked.config is not None:
+            plan.report.reason += ", so all new tokens were run; scorer self would have the model choose"
         return plan
     return plan_as_given(plan, asked, asked.config or SpecPrefillConfig(), model.tokenizer, token_ids)

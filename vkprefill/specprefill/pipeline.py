@@ -47,13 +47,12 @@ from vkprefill.specprefill.protection import Protected, protected_of_tokens, tai
 from vkprefill.specprefill.scorer import Scorer, lookahead_steps, score_kind
 from vkprefill.specprefill.selection import boost, normalise, select
 from vkprefill.specprefill.self_scorer import SelfScorer, own_break_even, scoring_layer
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import AUTO, DRAFT, SELF, SpecPrefillConfig
 from vkprefill.specprefill.shares import KeptShares
 
 log = logging.getLogger("vkprefill")
 
 MEMO_SIZE = 16  # selections remembered
-AUTO, DRAFT, SELF = "auto", "draft", "self"  # who scores
 NO_DRAFT = "no draft model in use"
 
 

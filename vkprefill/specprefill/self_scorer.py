@@ -15,7 +15,7 @@ from vkprefill.display import printable
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
-from vkprefill.errors import RequestError, VkPrefillError
+from vkprefill.errors import ContextLengthError, RequestError, VkPrefillError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.specprefill.guards import BreakEven
 from vkprefill.specprefill.protection import TAIL_QUERIES
@@ -132,6 +132,9 @@ class SelfScorer:
         progress: PrefillProgress | None,
         **runs: object,
     ) -> None:
+        num_rows = len(cache) + len(token_ids) - cached_n
+        if num_rows > cache.max_context:
+            raise ContextLengthError.of_prompt(num_rows, cache.max_context)
         marks = [len(cache) + place - cached_n for place in mark_at if cached_n < place < len(token_ids)]
         where = np.arange(cached_n, len(token_ids))
         split = self.model.runner.split

@@ -227,7 +227,7 @@ class OrNone(Kind):
         return f"{self.word}|{self.kind.metavar}"
 
     def checked(self, value: object) -> object:
-        return None if value is None else self.kind.checked(value)
+        return None if value is None or isinstance(value, str) and value == self.word else self.kind.checked(value)
 
     def parse(self, text: str) -> object:
         return None if text == self.word else self.kind.parse(text)

@@ -31,6 +31,7 @@ SPEED = Number(0, 1e9)
 FACTOR = Number(0, 1000)
 SHARE = Number(0, 1, " (a share: 0.3 is 30 %)")
 
+AUTO, DRAFT, SELF = "auto", "draft", "self"  # who scores
 AUTO_MAX_KEEP = 2000  # in mode "mass", whose share is not known before; a share that was asked for has no limit
 
 # Window "auto", the fork's rule: this much memory for attention weights, 32 bytes for each query and position.
@@ -115,7 +116,7 @@ class SpecPrefillConfig:
     # importance
     scorer: str = _setting(
         "auto",
-        Choice(("auto", "draft", "self")),
+        Choice((AUTO, DRAFT, SELF)),
         "who scores: the draft model, or the model itself in its early layers, which read all; auto: the draft where "
         "there is one",
         "SP_SCORER",

@@ -28,8 +28,16 @@ from vkprefill.server.http.wire import (
 from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json
 from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.prompts import Prompt, PromptBuilder
-from vkprefill.server.protocol.requests import AnswerRequest, ChatRequest, Defaults, parse_chat, parse_completion
+from vkprefill.server.protocol.requests import (
+    AnswerRequest,
+    ChatRequest,
+    Defaults,
+    of_setting,
+    parse_chat,
+    parse_completion,
+)
 from vkprefill.specprefill.plan import SparseRequest
+from vkprefill.specprefill.settings import SELF
 from vkprefill.text.answer_text import AnswerText
 
 
@@ -65,7 +73,8 @@ class Completion:
                 await JsonResponse(whole)(scope, receive, send)
         except ClientLeft:
             status = CANCELLED
-        except ApiError as error:
+        except ApiError as failed:
+            error = of_setting(failed)
             status = error.status
             if stream.started:
                 await stream.event(error.body())
@@ -154,12 +163,12 @@ class Completion:
 
     def _room(self, request: AnswerRequest) -> int:
         """Tokens of the context. A prompt that a sparse prefill may shorten is bounded by the model only; where the
-        model scores itself, its early layers need all.
+        model scores itself, its early layers need all, and so does a check that is waited for.
         """
-        ready, spec = self._service.client.ready, request.specprefill
-        own = spec.settings is not None and spec.settings.scorer == "self"
-        sparse = spec.enabled and spec.settings is not None and not own
-        return self._service.prompts.config.max_position_embeddings if sparse or ready is None else ready.max_context
+        service, spec = self._service, request.specprefill
+        ready, config = service.client.ready, spec.settings if spec.enabled and service.defaults.has_draft else None
+        shortens = config is not None and config.scorer != SELF and config.check != "wait"
+        return service.prompts.config.max_position_embeddings if shortens or ready is None else ready.max_context
 
     def _new_answer(self, request: AnswerRequest, prompt: Prompt) -> ChatAnswer | CompletionAnswer:
         common = {"logprobs": request.num_logprobs is not None, "include_usage": request.include_usage}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from vkprefill.drafting.settings import NONE, SpecDecodeConfig
 from vkprefill.engine.sizes import MAX_DRAFTS
@@ -14,17 +14,18 @@ from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.protocol.kinds import Json, check
 from vkprefill.server.protocol.messages import Message, for_template
 from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION, DRAFTS, OF_DRAFTS
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
 from vkprefill.text.chat_template import begun_answer
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "seed")
+SETTINGS = ("kept_ranges", *(setting.name for setting in fields(SpecPrefillConfig)))
 KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
 
 
 @dataclass(frozen=True)
 class SpecPrefillRequest:
-    """enabled: False for a dense answer; settings: the effective ones (None without a draft, unless the model is to
-    score itself); kept_ranges: an earlier answer's choice; details: tell tokens and importance too."""
+    """enabled: False for a dense answer; settings: the effective ones (None where speculative prefill is off and the
+    request has none); kept_ranges: an earlier answer's choice; details: tell tokens and importance too."""
 
     enabled: bool = True
     settings: SpecPrefillConfig | None = None
@@ -78,15 +79,21 @@ class CompletionRequest(AnswerRequest):
 
 @dataclass(frozen=True)
 class Defaults:
-    """What requests that say nothing get. spec: None without a scorer; max_tokens: of an answer, the most that any
-    request gets; answer_tokens: of one for which the request has no limit of its own."""
+    """What requests that say nothing get. spec: None without a scorer; own_spec: what a request's
+    settings are laid over then; max_tokens: of an answer, the most that any request gets; answer_tokens: of one for
+    which the request has no limit of its own."""
 
     sampling: SamplingConfig = SamplingConfig()
     spec: SpecPrefillConfig | None = None
+    own_spec: SpecPrefillConfig = SpecPrefillConfig()
     max_tokens: int | None = None
     answer_tokens: int | None = None
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     decode: SpecDecodeConfig = SpecDecodeConfig()
+
+    @property
+    def has_draft(self) -> bool:
+        return self.spec is not None and self.spec.scorer != SELF
 
 
 def parse_chat(body: Mapping[str, object], defaults: Defaults) -> ChatRequest:
@@ -161,7 +168,7 @@ def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
         "include_usage": asked.get("stream_options", {}).get("include_usage", False),
         "num_logprobs": asked.get("n_probs") or num_logprobs,  # llama.cpp's name for the same; 0 is none
         "return_progress": asked.get("return_progress", False),
-        "specprefill": _specprefill(asked, defaults.spec),
+        "specprefill": _specprefill(asked, defaults),
         "cache_prompt": asked.get("cache_prompt", True),
         "decode": _decode(asked, defaults.decode),
     }
@@ -203,7 +210,7 @@ def _stop(asked: Json) -> tuple[str, ...]:
     return tuple(text for text in ([stop] if isinstance(stop, str) else stop) if text)
 
 
-def _specprefill(asked: Json, base: SpecPrefillConfig | None) -> SpecPrefillRequest:
+def _specprefill(asked: Json, defaults: Defaults) -> SpecPrefillRequest:
     """The fields of speculative prefill.
 
     specprefill: true, false, or an object of settings, which may hold `kept_ranges`, an earlier answer's;
@@ -218,10 +225,26 @@ def _specprefill(asked: Json, base: SpecPrefillConfig | None) -> SpecPrefillRequ
             settings = {"keep_ratio": keep if keep <= 1 else keep / 100, "select_mode": "chunk"}
     if isinstance(value, dict):
         settings |= value
+    if defaults.spec is None and not settings:
+        return SpecPrefillRequest(value is not False, None, None, details)
     kept_ranges = settings.pop("kept_ranges", None)
     try:
-        config = SpecPrefillConfig.from_dict(settings, base)
+        config = SpecPrefillConfig.from_dict(settings, defaults.spec or defaults.own_spec)
     except RequestError as error:
-        raise ApiError(400, str(error), param="specprefill") from None
-    possible = base is not None or config.scorer == "self"
-    return SpecPrefillRequest(value is not False, config if possible else None, kept_ranges, details)
+        raise of_setting(ApiError(400, str(error)), "specprefill") from None
+    if config.scorer == DRAFT and not defaults.has_draft:
+        raise bad_request("specprefill.scorer", "found draft, but there is no draft model; wanted self")
+    return SpecPrefillRequest(value is not False, config, kept_ranges, details)
+
+
+def of_setting(error: ApiError, otherwise: str | None = None) -> ApiError:
+    """The same error, named as the request's field is, where it begins with the name of a setting of speculative
+    prefill. otherwise: the field of any other.
+    """
+    if error.status != 400 or error.param is not None:
+        return error
+    name, *_ = [*error.message.partition(":")[0].split(), ""]
+    if name in SETTINGS:
+        return ApiError(400, f"specprefill.{error.message}", param=f"specprefill.{name}", code=error.code)
+    error.param = otherwise
+    return error

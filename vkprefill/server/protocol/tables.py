@@ -160,6 +160,8 @@ def _setting(kind: setting_types.Kind) -> Kind:
             return Boolean()
         case setting_types.OrWord(word, other):
             return Either((Choice((word,)), _setting(other)))
+        case setting_types.OrNone(word, other):  # null is a field that is left out
+            return Either((Choice((word,)), _setting(other)))
         case setting_types.WholeSet(least, greatest):
             return Items(Whole(least, greatest), least=1)
         case setting_types.Ranges(greatest):
