@@ -30,6 +30,8 @@ from vkprefill.gguf.file import open_gguf
 from vkprefill.gguf.mtp import COPIES
 from vkprefill.gguf.tensors import TensorSpec, is_mtp_tensor, mtp_specs, tensor_specs
 
+ARCHITECTURE = "general.architecture"
+
 
 def make_model(
     path: str | Path, config: ModelConfig, *, mix: str = "f32", seed: int = 0, real_vocab: bool = False
@@ -80,7 +82,8 @@ def parts_of(source: str | Path, name: str | Path, count: int) -> list[Path]:
         own = {"split.no": number, "split.count": count, "split.tensors.count": len(infos)}
         paths.append(Path(f"{name}-{number + 1:05}-of-{count:05}.gguf"))
         tensors = [(info.name, info.shape, info.type) for info in some]
-        _write(paths[-1], own if number else {**file.metadata, **own}, tensors, (file.data(i.name) for i in some))
+        metadata = {**file.metadata, **own} if number == 0 else {ARCHITECTURE: file.metadata[ARCHITECTURE], **own}
+        _write(paths[-1], metadata, tensors, (file.data(i.name) for i in some))
     return paths
 
 
@@ -91,9 +94,9 @@ def _write(
     arrays: Iterator[np.ndarray],
 ) -> None:
     """The file, one tensor in memory at a time. `arrays` holds uint8 [rows, row_bytes] or float32 data, in order."""
-    writer = gguf.GGUFWriter(path, metadata["general.architecture"])
+    writer = gguf.GGUFWriter(path, metadata[ARCHITECTURE])
     for key, value in metadata.items():
-        if key != "general.architecture":  # the writer's own
+        if key != ARCHITECTURE:  # the writer's own
             items = value.tolist() if isinstance(value, np.ndarray) else value
             writer.add_key_value(key, items, *_value_types(value))
     for name, shape, kind in tensors:

@@ -3,6 +3,7 @@ same bits for few rows together as for one; experts in slabs; the block with exp
 """
 
 from dataclasses import replace
+from itertools import islice
 from unittest import mock
 
 import numpy as np
@@ -27,8 +28,11 @@ from tests.reference.forward import ReferenceModel
 from tools.make_model import make_model
 from tools.model.shapes import make_config
 from vkprefill import SpecPrefill
+from vkprefill.drafting.drafters import Drafting
 from vkprefill.engine import kernels, weights
 from vkprefill.engine.model import Model
+from vkprefill.generation.sampling import Sampler
+from vkprefill.generation.steps import Timings, generate_step
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.experts import Experts
 from vkprefill.gguf.file import open_gguf
@@ -161,13 +165,15 @@ def test_block_with_experts(load_model, name, case_name):
 @pytest.mark.parametrize("name", MOE_MTP_FIXTURES)
 def test_text_with_drafts_is_that_without(load_model, name):
     model, rounds = load_model(name, kv_type="f32"), load_rounds(name)
-    greedy = vkprefill.SamplingConfig(temperature=0)
+    sampler = Sampler(vkprefill.SamplingConfig(temperature=0).resolve(model.metadata, False))
     texts = []
     for kind in ("none", "draft-mtp"):
         decode = vkprefill.SpecDecodeConfig(type=kind, n_max=rounds.num_drafts, adaptive=False)
         most = min(24, len(rounds.text))
-        result = vkprefill.generate(model, rounds.prompt.tolist(), max_tokens=most, sampling=greedy, decode=decode)
-        texts.append(list(result.token_ids))
+        cache, drafting = model.new_cache(), Drafting([model.drafter()], decode) if kind != "none" else None
+        steps = generate_step(model, rounds.prompt, cache, sampler, timings=Timings(), drafting=drafting)
+        texts.append(list(islice(steps, most)))
+        cache.close()
     assert texts[0] == texts[1] == rounds.text[:most].tolist()
 
 

@@ -23,7 +23,8 @@ def resident_bytes() -> int:
 
 @pytest.mark.slow
 def test_hundred_requests(capsys):
-    config = SpecPrefillConfig(break_even=False, lookahead=2, select_mode="chunk", keep_ratio=0.2)
+    sparse = {"select_mode": "chunk", "keep_ratio": 0.2, "protect_question": False}
+    config = SpecPrefillConfig(break_even=False, lookahead=2, **sparse)
     rng = np.random.Generator(np.random.SFC64(8))
     with (
         vkprefill.load(BUILT_IN, max_context=512) as target,

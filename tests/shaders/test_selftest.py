@@ -61,10 +61,17 @@ USED_IN = {
 }
 
 
+def off_by_a_thousandth(result):
+    """Arrays of numbers, one or some; choices stay."""
+    if isinstance(result, tuple):
+        return tuple(off_by_a_thousandth(part) for part in result)
+    return result * 1.001 if result.dtype.kind == "f" else result
+
+
 @pytest.mark.parametrize("function", USED_IN)
 def test_a_result_off_by_a_thousandth_is_noticed(device, monkeypatch, function):
     right = getattr(reference, function)
-    monkeypatch.setattr(reference, function, lambda *given, **more: right(*given, **more) * 1.001)
+    monkeypatch.setattr(reference, function, lambda *given, **more: off_by_a_thousandth(right(*given, **more)))
     for name in USED_IN[function]:
         assert not all(finding.ok for finding in findings_of(device, name)), name
 

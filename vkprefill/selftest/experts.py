@@ -20,7 +20,7 @@ from vkprefill.selftest.weights import TYPES, random_weights
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.profiles import Profile
 
-EXPERTS, PER_TOKEN, IN_SLAB = 5, 2, 3  # the last slab is shorter
+EXPERTS, PER_TOKEN, IN_SLAB = 5, 4, 3  # the last slab is shorter
 TOKENS, FEW = 37, 3
 ROWS, COLUMNS = 64, 512
 WIDTH = 260
