@@ -64,11 +64,14 @@ def copy_as_f32(source: str | Path, path: str | Path) -> Path:
     return Path(path)
 
 
-def companion_of(source: str | Path, path: str | Path) -> Path:
-    """Write a model's multi-token-prediction block alone, as companion files hold it. Returns the path."""
+def companion_of(source: str | Path, path: str | Path, copies: bool = True) -> Path:
+    """Write a model's multi-token-prediction block alone, as companion files hold it: with copies of the trunk's
+    tensors that it takes over, or without. Returns the path.
+    """
     file = open_gguf(source)
     config = ModelConfig.from_gguf(file)
-    chosen = [info for info in file.tensors.values() if info.name in COPIES or is_mtp_tensor(config, info.name)]
+    kept = COPIES if copies else ()
+    chosen = [info for info in file.tensors.values() if info.name in kept or is_mtp_tensor(config, info.name)]
     _write(path, file.metadata, [(i.name, i.shape, i.type) for i in chosen], (file.data(i.name) for i in chosen))
     return Path(path)
 

@@ -145,11 +145,10 @@ def test_a_failed_prefill_leaves_it_as_it_was(load_model):
     cache.close()
 
 
-@pytest.mark.parametrize("precision", ["full", "half"])
-def test_a_companion_file_does_as_the_whole_file(load_model, tmp_path, precision):
-    """A trunk of one file, the block of another."""
-    name = "mtp-c-mixed"
-    path = companion_of(model_path(name), tmp_path / "block.gguf")
+@pytest.mark.parametrize(("precision", "name", "copies"), [("full", "mtp-a-f32", False), ("half", "mtp-c-mixed", True)])
+def test_a_companion_file_does_as_the_whole_file(load_model, tmp_path, precision, name, copies):
+    """A trunk of one file, the block of another: with copies of the trunk's tensors, or its own alone."""
+    path = companion_of(model_path(name), tmp_path / "block.gguf", copies)
     whole = load_model(name, precision=precision)
     logits = []
     with vkprefill.load(model_path(name), max_context=512, precision=precision, mtp=path) as model:

@@ -9,15 +9,15 @@ from gguf import GGMLQuantizationType as TensorType
 from tests.reference.fixtures import MTP_FIXTURES, model_path
 from tools.make_model import companion_of, copy_as_f32, make_config, make_model
 from vkprefill.errors import GGUFError, UnsupportedModelError
-from vkprefill.gguf.config import ModelConfig
+from vkprefill.gguf.config import ModelConfig, is_companion
 from vkprefill.gguf.file import GGUFFile, TensorInfo, open_gguf
 from vkprefill.gguf.mtp import find_block, has_block
-from vkprefill.gguf.tensors import check_tensors, is_companion, mtp_specs, tensor_specs
+from vkprefill.gguf.tensors import check_tensors, mtp_specs, tensor_specs
 
 
-def opened(path) -> tuple[GGUFFile, ModelConfig]:
+def opened(path, trunk=None) -> tuple[GGUFFile, ModelConfig]:
     file = open_gguf(path)
-    return file, ModelConfig.from_gguf(file)
+    return file, ModelConfig.from_gguf(file, trunk)
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,17 @@ def test_blocks_of_llama_cpp_files(name, tensors):
     assert find_block(file, config, None) is None
 
 
-def test_whole_files_and_companions(files):
+def test_whole_files_and_companions(files, caplog):
     whole, plain, block = files
     file, config = opened(whole)
     assert has_block(file, config) and not is_companion(file)
     assert find_block(file, config, "auto").file is file
     for path in (whole, plain):
         file, config = opened(path)
+        caplog.clear()
         assert find_block(file, config, block).file.path == block, "a companion wins over the file's own block"
+        told = f"{block}: its multi-token-prediction block is used in place of that of {whole}"
+        assert caplog.messages == ([told] if path == whole else [])
     assert find_block(*opened(plain), "auto") is None
     assert find_block(*opened(plain), whole).file.path == whole, "the block of another whole file does as well"
 
@@ -69,10 +72,28 @@ def refused(call, error, *parts):
     assert all(part in text for part in parts) and text.isprintable() and len(text) < 300, text
 
 
-def test_a_companion_is_no_model(files):
-    file, config = opened(files[2])
-    assert is_companion(file)
-    refused(lambda: check_tensors(file, config), UnsupportedModelError, "block.gguf: ", "block alone", "wanted a model")
+def test_a_companion_is_no_model(files, tmp_path):
+    alone = companion_of(files[0], tmp_path / "alone.gguf", copies=False)
+    for path in (files[2], alone):
+        assert is_companion(open_gguf(path))
+        parts = (f"{path.name}: ", "block alone", "wanted a model")
+        refused(lambda path=path: opened(path), UnsupportedModelError, *parts)
+
+
+def test_a_companion_without_copies(files, tmp_path):
+    """The block's tensors alone: its vocabulary is the model's, and a matrix of its own must have that too."""
+    path = companion_of(files[0], tmp_path / "alone.gguf", copies=False)
+    assert len(open_gguf(path).tensors) == 15
+    for model in files[:2]:
+        block = find_block(*opened(model), path)
+        assert (block.file.path, block.layer, len(block.specs)) == (path, 4, 15)
+    other = make_model(tmp_path / "other.gguf", make_config(hidden_size=96))
+    refused(lambda: find_block(*opened(other), path), UnsupportedModelError, "embedding_length 64, wanted 96")
+    mixed = companion_of(model_path("mtp-c-mixed"), tmp_path / "mixed.gguf", copies=False)
+    assert len(find_block(*opened(model_path("mtp-c-mixed")), mixed).specs) == 16
+    file, config = opened(model_path("mtp-c-mixed"))
+    larger = dataclasses.replace(config, vocab_size=config.vocab_size + 32)
+    refused(lambda: find_block(file, larger, mixed), GGUFError, "mixed.gguf: blk.3.nextn.embed_tokens.weight: shape")
 
 
 def test_no_block_where_one_is_wanted(files):
@@ -104,7 +125,8 @@ def test_companions_of_other_models(files, tmp_path, size, value, name):
 
 
 def changed(path, change) -> tuple[GGUFFile, ModelConfig]:
-    file, config = opened(path)
+    file = open_gguf(path)
+    config = make_config(num_nextn_layers=1)
     tensors = dict(file.tensors)
     change(tensors)
     return dataclasses.replace(file, tensors=tensors), config
@@ -173,10 +195,15 @@ def test_a_companion_of_other_types_fits(files, tmp_path):
     assert find_block(*opened(files[0]), copy_as_f32(companion, tmp_path / "f32.gguf")).layer == 4
 
 
-def test_a_key_without_tensors(files, tmp_path):
-    """Some files keep the key and leave the block out."""
+def test_a_key_without_tensors(files, caplog):
+    """Some files keep the key and leave the block out: that is said, once, where the block would be used."""
     file, config = changed(
         files[0], lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("blk.4.")]
     )
     check_tensors(file, config)
     assert config.num_nextn_layers == 1 and find_block(file, config, "auto") is None
+    told = "block is counted (nextn_predict_layers 1), but no tensor of it is there (blk.4.*); the model runs without"
+    assert len(caplog.messages) == 1 and told in caplog.text
+    caplog.clear()
+    assert find_block(file, config, None) is None and find_block(file, config, files[2]).layer == 4
+    assert not caplog.messages

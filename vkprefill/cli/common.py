@@ -90,8 +90,8 @@ def add_draft_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConf
         action="append",
         metavar="FILE",
         help="draft model for speculative prefill, of the same vocabulary "
-        "(default: the built-in one with the built-in model, else none), or the model's multi-token-prediction block, "
-        "where its own file has none; given twice: both",
+        "(default: the built-in one with the built-in model, else none), or the model's multi-token-prediction block "
+        "in a file of its own, used in place of that in the model's file; given twice: both",
     )
     add_specprefill_options(parser, defaults)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vkprefill.display import printable
 from vkprefill.errors import RequestError
+from vkprefill.gguf.config import is_companion
 from vkprefill.gguf.file import open_gguf
-from vkprefill.gguf.tensors import is_companion
 
 BOTH = ("multi-token-prediction block alone", "draft model")
 

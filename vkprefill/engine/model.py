@@ -52,8 +52,9 @@ def load(
     much, no more); precision: of prefill's products, "full"
     float32, "half" sums in float32 of products of halves, "auto" half where the device has an instruction for them;
     mtp: the multi-token-prediction block, for drafts of tokens: "auto" the file's, where it has one, None none, or the
-    path of a companion file that holds the block alone; mtp_window: tokens at the end of a prompt that the block looks
-    back to, in whole pages (None: all, which costs prefill less than one part in a hundred). Raises GGUFError,
+    path of a companion file that holds the block alone, used in place of the file's own; mtp_window: tokens at the end
+    of a prompt that the block looks back to, in whole pages (None: all, which costs prefill less than one part in a
+    hundred). Raises GGUFError,
     UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
     """
     options = LoadOptions(max_context, kv_type, prefill_chunk, reserve_bytes, precision, mtp_window)

@@ -24,6 +24,7 @@ LINEAR_ATTENTION = "linear_attention"
 # Two tensors say what no key does: the vocabulary's size, and whether the head has a matrix of its own.
 TOKEN_EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
+FIRST_NORM = "blk.0.attn_norm.weight"  # every trunk has it
 
 DEFAULT_FULL_ATTENTION_INTERVAL = 4
 CONV_KERNEL = 4  # taps the convolution shader is written for
@@ -107,14 +108,18 @@ class ModelConfig:
         return tuple(i for i, kind in enumerate(self.layer_types) if kind == LINEAR_ATTENTION)
 
     @classmethod
-    def from_gguf(cls, file: GGUFFile) -> "ModelConfig":
-        """The config of an open file.
+    def from_gguf(cls, file: GGUFFile, trunk: "ModelConfig | None" = None) -> "ModelConfig":
+        """The config of an open file. trunk: of the model that the file may bring a multi-token-prediction block for;
+        without it a file that holds a block alone is refused, and with it the vocabulary of one without an embedding
+        is the model's.
 
         Raises GGUFError for keys that are missing, of a wrong type, out of range or at odds with each other, and
         UnsupportedModelError for another architecture or for sizes and features the engine does not have.
         """
         keys = Keys(file)
         keys.check_architecture()
+        if trunk is None:
+            _check_has_trunk(file)
         block_count = keys.integer("block_count", 1, 1024)
         num_nextn_layers = keys.integer("nextn_predict_layers", 0, block_count - 1, default=0)
         num_hidden_layers = block_count - num_nextn_layers
@@ -122,7 +127,7 @@ class ModelConfig:
         state_size = keys.integer("ssm.state_size", 1, 65536)
         config = cls(
             name=keys.model_name(),
-            vocab_size=_vocab_size(file),
+            vocab_size=_vocab_size(file, trunk),
             hidden_size=keys.integer("embedding_length", 1, 1 << 20),
             intermediate_size=_intermediate_size(keys, block_count),
             num_hidden_layers=num_hidden_layers,
@@ -150,8 +155,23 @@ class ModelConfig:
         return config
 
 
-def _vocab_size(file: GGUFFile) -> int:
-    """The second GGUF size of the token embedding: no key holds it."""
+def is_companion(file: GGUFFile) -> bool:
+    """Whether a file holds a multi-token-prediction block without the trunk."""
+    return FIRST_NORM not in file.tensors and any(".nextn." in name for name in file.tensors)
+
+
+def _check_has_trunk(file: GGUFFile) -> None:
+    if is_companion(file):
+        raise UnsupportedModelError(
+            f"{file.label}: a multi-token-prediction block alone ({FIRST_NORM} is missing), wanted a model; give this "
+            "file beside the model that it belongs to"
+        )
+
+
+def _vocab_size(file: GGUFFile, trunk: ModelConfig | None) -> int:
+    """The second GGUF size of the token embedding: no key holds it. A companion takes over the trunk's embedding."""
+    if trunk is not None and is_companion(file) and TOKEN_EMBEDDING not in file.tensors:
+        return trunk.vocab_size
     shape = file.info(TOKEN_EMBEDDING).shape
     if len(shape) != 2:
         raise GGUFError(f"{file.label}: {TOKEN_EMBEDDING}: shape {list(shape)}, wanted two dimensions")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from vkprefill.display import printable, quoted
 from vkprefill.errors import RequestError, UnsupportedModelError, VkPrefillError
-from vkprefill.gguf.config import OUTPUT, TOKEN_EMBEDDING, ModelConfig
+from vkprefill.gguf.config import OUTPUT, TOKEN_EMBEDDING, ModelConfig, is_companion
 from vkprefill.gguf.file import GGUFFile, open_gguf
-from vkprefill.gguf.tensors import TensorSpec, check_specs, is_companion, is_mtp_tensor, mtp_specs, tensor_specs
+from vkprefill.gguf.tensors import TensorSpec, check_specs, is_mtp_tensor, mtp_specs, tensor_specs
 
 log = logging.getLogger("vkprefill")
 
@@ -31,7 +31,7 @@ SHARED_SIZES = {
     "attention_scale": "attention.scale",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
-# Of the trunk's tensors, in a companion file: not read. The sizes above come from the embedding.
+# Of the trunk's tensors, in a companion file, which may lack them: not read, and of the model's shapes.
 COPIES = (TOKEN_EMBEDDING, OUTPUT, "output_norm.weight")
 
 
@@ -96,7 +96,8 @@ def _check_copies(file: GGUFFile, model: GGUFFile, config: ModelConfig) -> None:
 
 def find_block(model: GGUFFile, config: ModelConfig, wanted: str | os.PathLike[str] | None) -> MTPBlock | None:
     """The block to load with a model: "auto" that of its own file, None where it has none or one that cannot be used
-    (which is logged); a path that of another file, such as a companion; None no block.
+    (which is logged, as is a block that the file only counts); a path that of another file, such as a companion, which
+    is logged where the model's file has one too; None no block.
 
     Raises RequestError for any other `wanted`, and what `block_of` and opening another file raise.
     """
@@ -106,8 +107,19 @@ def find_block(model: GGUFFile, config: ModelConfig, wanted: str | os.PathLike[s
         raise RequestError(f'mtp: found {quoted(wanted)}, wanted "auto", None or the path of a file')
     if wanted != "auto":
         file = open_gguf(wanted)
-        return block_of(file, ModelConfig.from_gguf(file), model, config)
+        block = block_of(file, ModelConfig.from_gguf(file, config), model, config)
+        if has_block(model, config) and file.path != model.path:
+            log.warning("%s: its multi-token-prediction block is used in place of that of %s", file.label, model.label)
+        return block
     if not has_block(model, config):
+        if config.num_nextn_layers:
+            log.warning(
+                "%s: a multi-token-prediction block is counted (nextn_predict_layers %d), but no tensor of it is there "
+                "(blk.%d.*); the model runs without",
+                model.label,
+                config.num_nextn_layers,
+                config.num_hidden_layers,
+            )
         return None
     try:
         return block_of(model, config, model, config)

@@ -20,7 +20,6 @@ from vkprefill.gguf.experts import FUSED_EXPERTS
 from vkprefill.gguf.file import GGUFFile
 
 Role = Literal["matrix", "experts", "vector"]
-FIRST_NORM = "blk.0.attn_norm.weight"  # every trunk has it
 
 MATRIX_TYPES = (
     TensorType.F32,
@@ -195,22 +194,12 @@ def mtp_specs(config: ModelConfig, layer: int) -> tuple[list[TensorSpec], list[T
     return layer_specs(c, layer, FULL_ATTENTION) + specs(needed), specs(optional)
 
 
-def is_companion(file: GGUFFile) -> bool:
-    """Whether a file holds a multi-token-prediction block without the trunk."""
-    return FIRST_NORM not in file.tensors and any(".nextn." in name for name in file.tensors)
-
-
 def check_tensors(file: GGUFFile, config: ModelConfig) -> None:
     """Check that a file holds the trunk's tensors and nothing unknown, in the right shapes and in known types.
 
     Raises GGUFError for missing tensors and wrong shapes, UnsupportedModelError for types the kernels cannot read and
     for tensors of no known use: to leave out a bias or a scale would give wrong output without a word.
     """
-    if is_companion(file):
-        raise UnsupportedModelError(
-            f"{file.label}: a multi-token-prediction block alone ({FIRST_NORM} is missing), wanted a model; give this "
-            "file beside the model that it belongs to"
-        )
     specs = tensor_specs(config)
     check_specs(file, specs)
     known = {spec.name for spec in specs}
