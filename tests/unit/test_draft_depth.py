@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from vkprefill.drafting.depth import FIRST_WAIT, Depth
+from vkprefill.drafting.depth import FIRST_WAIT, LEAST_COST, Depth
 
 # Seconds of rounds with so many drafted tokens.
 CHEAP = [1.0, 1.05, 1.1, 1.15]  # rows at the price of one, and drafts that cost nothing
@@ -114,6 +114,35 @@ def test_tries_again_and_finds_that_it_pays_now():
     run.chances, run.times = [0.0] * 3, DEAR
     run.rounds(40)
     assert run.chosen[-1] == 0
+
+
+# Seconds of a round with n drafted tokens, of a machine that is busy with other work or measures nonsense.
+WRONG_TIMES = {
+    "plain rounds slow": lambda n, any_number: 50.0 if n == 0 else 1.0,
+    "the more drafts the faster": lambda n, any_number: 10.0 / (n + 1),
+    "all the same": lambda n, any_number: 1.0,
+    "noise": lambda n, any_number: any_number.choice([1.0, 1.0, 3.0, 8.0]),
+}
+
+
+@pytest.mark.parametrize("found", [7, 2], ids="found {}".format)
+@pytest.mark.parametrize("most", [1, 3, 7])
+@pytest.mark.parametrize("seconds", WRONG_TIMES.values(), ids=WRONG_TIMES)
+def test_what_is_never_accepted_is_given_up_whatever_was_timed(seconds, most, found):
+    """By counts: in an answer of 300 tokens a hundred are never drafted, and then hardly any. found: tokens of a
+    lookup, which may always be fewer than asked for."""
+    for seed in range(5):
+        depth, any_number, drafted = Depth(most), random.Random(seed), []
+        for _ in range(1000):
+            drafted.append(min(found, depth.choose()))
+            depth.note(drafted[-1], 0, seconds(drafted[-1], any_number))
+        assert sum(drafted[:300]) < 75 and sum(drafted[300:]) < 35, (sum(drafted[:300]), sum(drafted[300:]))
+
+
+def test_no_gain_below_the_least_cost_of_a_row():
+    """Accepted now and then, at rounds that seem to cost nothing."""
+    run = Run(Depth(7), [1.0] * 8, [LEAST_COST / 2] * 7).rounds(1000)
+    assert run.chosen[100:].count(0) > 800
 
 
 def test_trials_become_more_seldom():

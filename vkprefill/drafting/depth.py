@@ -2,12 +2,14 @@
 
 A round runs the last token and n drafted ones, and takes time(n), drafting included. With a_i the share of i-th drafted
 tokens that were accepted after those before them, it gives 1 + a_1 + a_1 a_2 + ... tokens. Their quotient is the speed
-of n; n = 0 is plain decoding.
+of n; n = 0 is plain decoding. Times are measured, and on a busy machine wrong: no round is held to be faster than a
+plain one with LEAST_COST for each drafted token, so that what is never accepted is given up by counts alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import accumulate
 from operator import mul
 from statistics import median
@@ -17,6 +19,7 @@ LEAST_WEIGHT = 1 / 16  # of the newest observation in a share; the first ones we
 TRIAL_WEIGHT = 1 / 2
 MARGIN = 1.01  # by which another depth must be faster
 LEAST_GAIN = 1.03  # of drafts over none: below that a run of misses costs more than they bring
+LEAST_COST = 0.02  # of a drafted token's row, in plain rounds: weights are read once for all rows, sums are each one's
 FIRST_PROBE, PROBE = 2, 256  # rounds with drafts after which a plain one is timed: for the first time, and again
 FIRST_WAIT, MOST_WAIT = 96, 256  # tokens at a lowered depth before the whole one is tried again
 
@@ -43,11 +46,11 @@ class Share:
     """How often something was accepted lately; 1 before it was tried."""
 
     def __init__(self) -> None:
-        self.value, self._tries = 1.0, 0
+        self.value, self.tries = 1.0, 0
 
     def add(self, accepted: bool, weight: float) -> None:
-        self._tries += 1
-        self.value += max(weight, 1 / (self._tries + 1)) * (accepted - self.value)
+        self.tries += 1
+        self.value += max(weight, 1 / (self.tries + 1)) * (accepted - self.value)
 
 
 class Depth:
@@ -102,14 +105,21 @@ class Depth:
     def _speed(self, n: int) -> float | None:
         """Tokens per second; None where nothing says how long a round would take."""
         seconds = self._seconds(n)
-        shares = [share.value for share in self._shares[:n]]
-        return None if seconds is None else (1 + sum(accumulate(shares, mul))) / seconds
+        return None if seconds is None else (1 + sum(accumulate(self._accepted(n), mul))) / seconds
+
+    def _accepted(self, n: int) -> Iterator[float]:
+        """Shares of the first n drafted tokens; one that was never tried does as well as the one before it."""
+        last = 1.0
+        for share in self._shares[:n]:
+            last = share.value if share.tries else last
+            yield last
 
     def _seconds(self, n: int) -> float | None:
-        """Of a round; between two that were timed on the line between them."""
+        """Of a round; between two that were timed on the line between them, and never less than can be."""
         known = {k: time.seconds for k, time in enumerate(self._times) if time.seconds is not None}
+        least = known[0] * (1 + LEAST_COST * n) if 0 in known else None
         below, above = max((k for k in known if k <= n), default=None), min((k for k in known if k >= n), default=None)
         if below is None or above is None:
-            return None
+            return least
         part = (n - below) / (above - below) if above > below else 0
-        return known[below] + part * (known[above] - known[below])
+        return max(known[below] + part * (known[above] - known[below]), least or 0.0)
