@@ -31,12 +31,18 @@ def test_files_are_told_apart(companions):
     assert sorted_drafts([block, TINY]) == sorted_drafts([TINY, block]) == DraftFiles(Path(TINY), Path(block))
 
 
-def test_answers_are_the_same_with_a_companion(cli, gpu, companions):
+def test_answers_are_the_same_with_a_companion(cli, gpu, companions, tmp_path):
+    """The block's tensors alone are enough. That the file's own block is not used is said."""
+    alone = str(companion_of(WHOLE, tmp_path / "alone.gguf", copies=False))
+    drafted = cli("generate", "-m", WHOLE, *PROMPT, "-md", alone, "--spec-type", "draft-mtp")
+    assert "alone.gguf: its multi-token-prediction block is used in place of that of " in drafted.err
     answers = [
         json.loads(cli("generate", "-m", WHOLE, *PROMPT, *more).out)
         for more in ((), ("-md", companions["mtp-a-f32"]), ("-md", TINY, "-md", companions["mtp-a-f32"]))
     ]
     assert answers[0]["token_ids"] == answers[1]["token_ids"] == answers[2]["token_ids"]
+    assert json.loads(drafted.out)["token_ids"] == answers[0]["token_ids"]
+    assert json.loads(drafted.out)["timings"]["draft_n"] > 0
     assert [answer["specprefill"]["status"] for answer in answers[:2]] == ["disabled"] * 2
     assert answers[2]["specprefill"]["reason"] != answers[1]["specprefill"]["reason"], "here is a draft model"
 
@@ -116,9 +122,11 @@ def test_a_companion_where_nothing_is_drafted(cli_here, gpu, companions):
     assert f"-md {printable(block)}: not used here, where no tokens are drafted" in outcome.err.splitlines()
 
 
-@pytest.mark.parametrize(("flag", "value", "wanted"), [("window", "0", "at least 1"), ("head-rows", "-1", "a whole")])
+@pytest.mark.parametrize(
+    ("flag", "value", "wanted"), [("window", "0", "a whole number from 1"), ("head-rows", "-1", "a whole")]
+)
 def test_bad_settings_of_the_block(cli_here, flag, value, wanted):
-    outcome = cli_here("generate", "-m", WHOLE, f"--spec-draft-{flag}", value, *PROMPT)
+    outcome = cli_here("generate", f"--spec-draft-{flag}", value, "-p", "x")  # no word of the model that would be used
     assert_error(outcome, f"--spec-draft-{flag}: found {value}, wanted {wanted}")
 
 
@@ -141,7 +149,8 @@ def test_inspect_shows_the_block(cli_here, companions):
 
 
 def test_inspect_with_a_companion(cli_here, companions, tmp_path):
-    block = companions["mtp-a-f32"]
-    own, beside = (json.loads(cli_here("inspect", "-m", WHOLE, "--json", *more).out) for more in ((), ("-md", block)))
-    assert own["mtp"] == beside["mtp"] and own["memory"] == beside["memory"]
+    own = json.loads(cli_here("inspect", "-m", WHOLE, "--json").out)
+    for block in (companions["mtp-a-f32"], companion_of(WHOLE, tmp_path / "alone.gguf", copies=False)):
+        beside = json.loads(cli_here("inspect", "-m", WHOLE, "--json", "-md", str(block)).out)
+        assert own["mtp"] == beside["mtp"] and own["memory"] == beside["memory"]
     assert_error(cli_here("inspect", "-m", TINY, "-md", TINY), "no multi-token-prediction block, wanted one")

@@ -12,6 +12,7 @@ from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.drafting.drafters import Drafting, check_drafts
 from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.drafter import Drafter
+from vkprefill.engine.memory import LoadOptions
 from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import stream_generate
@@ -74,11 +75,28 @@ def test_block_to_load(wanted, found):
     refused(lambda: find_block(None, None, wanted), f'mtp: found {found}, wanted "auto", None or the path of a file')
 
 
-def test_types_in_either_order():
+def config_of(*args: str) -> SpecDecodeConfig:
     parser = argparse.ArgumentParser()
     add_drafting_options(parser)
+    return drafting_config(parser.parse_args(args))
+
+
+def test_types_in_either_order():
+    """Everywhere: what was measured with one spelling counts for the other."""
     for kind in ("draft-mtp,ngram", "ngram,draft-mtp"):
-        assert drafting_config(parser.parse_args(["--spec-type", kind])).type == "draft-mtp,ngram"
+        config = SpecDecodeConfig(kind)
+        assert config_of("--spec-type", kind) == config and config.type == "draft-mtp,ngram"
+        assert config.sources == ("ngram", "draft-mtp")
+    assert len({SpecDecodeConfig("draft-mtp,ngram"), SpecDecodeConfig("ngram,draft-mtp")}) == 1
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**30 + 1, 99999999999])
+def test_window_of_the_block(value):
+    """In one form, by the flag and by the argument, and before a model is opened."""
+    message = f"found {value}, wanted a whole number from 1 to {2**30}"
+    refused(lambda: config_of("--spec-draft-window", str(value)), f"--spec-draft-window: {message}")
+    refused(lambda: LoadOptions(mtp_window=value), f"mtp_window: {message}")
+    assert LoadOptions(mtp_window=2**30).mtp_window == 2**30
 
 
 @pytest.mark.parametrize("drafted", [[5, 2, 5], [2, 5, 2], [5, 5, 2], [5, 5, 5]], ids=str)

@@ -113,6 +113,11 @@ DRAFTS = SpecDecodeConfig("ngram", n_max=4, n_min=2, p_min=0.5)
         ({"speculative.type": "none"}, replace(DRAFTS, type="none")),
         ({"speculative": {"n_max": 2, "p_min": 0, "type": None}}, replace(DRAFTS, n_max=2, p_min=0)),
         ({"speculative": {"n_max": 2}, "speculative.n_max": 3}, replace(DRAFTS, n_max=3)),
+        ({"speculative": {"n_max": 2, "n_min": 1}, "speculative.n_max": 16}, replace(DRAFTS, n_max=7, n_min=1)),
+        ({"speculative.n_max": 16, "speculative.n_min": 9}, replace(DRAFTS, n_max=7, n_min=7)),
+        ({"speculative.types": "draft-mtp"}, replace(DRAFTS, type="draft-mtp")),
+        ({"speculative": {"types": "none"}, "speculative.type": "none"}, replace(DRAFTS, type="none")),
+        ({"speculative.type": "ngram,draft-mtp"}, replace(DRAFTS, type="draft-mtp,ngram")),
     ],
 )
 def test_drafts_over_the_servers_own(fields, found):
@@ -130,7 +135,9 @@ def test_drafts_over_the_servers_own(fields, found):
         ("n_max", "3", "found '3', wanted a whole number"),
         ("n_min", "1", "found '1', wanted"),
         ("p_min", 1.1, "found 1.1, wanted a number from 0 to 1"),
-        ("type", "draft", "found draft, wanted none or auto or draft-mtp"),
+        ("p_min", "half", "found 'half', wanted a number from 0 to 1"),
+        ("type", "draft", "found 'draft', wanted none or auto or draft-mtp"),
+        ("types", "draft", "found 'draft', wanted none or auto or draft-mtp"),
         ("n_maximum", 3, r"not known, wanted one of (speculative\.)?type, (speculative\.)?n_max, "),
         ("ngram_size_n", 3, "not known, wanted one of"),
     ],
@@ -143,6 +150,19 @@ def test_bad_settings_of_drafts(name, value, message):
             assert (refused.value.status, refused.value.param) == (400, f"speculative.{name}")
     with pytest.raises(ApiError, match="^speculative: found 3, wanted an object"):
         chat(speculative=3)
+
+
+def test_settings_of_drafts_that_contradict_each_other():
+    """Both of the request: where one is the server's, n_min is lowered."""
+    for fields in (
+        {"speculative.n_max": 2, "speculative.n_min": 7},
+        {"speculative": {"n_max": 2, "n_min": 7}},
+        {"speculative": {"n_min": 7}, "speculative.n_max": 2},
+    ):
+        with pytest.raises(ApiError, match="^speculative.n_min: found 7, wanted at most n_max, which is 2"):
+            chat(**fields)
+    with pytest.raises(ApiError, match="^speculative.types: found ngram beside type none, wanted one of them"):
+        chat(**{"speculative.type": "none", "speculative.types": "ngram"})
 
 
 def test_stop():
@@ -181,7 +201,7 @@ def test_tool_choice_none_leaves_the_tools_out():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"temperature": "hot"}, "temperature: found hot, wanted a number"),
+        ({"temperature": "hot"}, "temperature: found 'hot', wanted a number"),
         ({"temperature": True}, "temperature: found True, wanted a number"),
         ({"temperature": 101}, "temperature: found 101, wanted a number from 0 to 100"),
         ({"top_k": 1.5}, "top_k: found 1.5, wanted a whole number"),
@@ -193,31 +213,31 @@ def test_tool_choice_none_leaves_the_tools_out():
         ({"max_tokens": 5.5}, "max_tokens: found 5.5, wanted -1 or a whole number"),
         ({"max_tokens": -2}, "max_tokens: found -2"),
         ({"top_k": -2}, "top_k: found -2, wanted a whole number from -1 to 2147483647"),
-        ({"stop": "x" * 1001}, "stop: found xxx"),
+        ({"stop": "x" * 1001}, "stop: found 'xxx"),
         ({"stop": [1]}, "stop[0]: found 1, wanted text of 0 to 1000 characters"),
         ({"stop": ["x"] * 17}, "stop: found 17 in it, wanted 0 to 16"),
         ({"n": 2}, "n: found 2, which is not supported"),
         ({"n": True}, "n: found True"),
         ({"frequency_penalty": 0.5}, "frequency_penalty: found 0.5, which is not supported"),
         ({"logit_bias": {"5": 1}}, "logit_bias: found an object"),
-        ({"grammar": "root ::= x"}, "grammar: found root ::= x"),
+        ({"grammar": "root ::= x"}, "grammar: found 'root ::= x'"),
         ({"functions": [{}]}, "functions: found a list, which is not supported; use tools"),
         (
             {"response_format": {"type": "json_object"}},
-            "response_format.type: found json_object, wanted text",
+            "response_format.type: found 'json_object', wanted text",
         ),
-        ({"response_format": "json"}, "response_format: found json, wanted an object"),
+        ({"response_format": "json"}, "response_format: found 'json', wanted an object"),
         ({"tools": {}}, "tools: found an object, wanted a list"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].function: missing, wanted an object"),
         (
             {"tool_choice": "required", "tools": [TOOL]},
-            "tool_choice: found required, wanted auto or none",
+            "tool_choice: found 'required', wanted auto or none",
         ),
         ({"top_logprobs": 2}, "top_logprobs: found 2, wanted only with logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: found 21, wanted a whole number from 0 to 20"),
         ({"chat_template_kwargs": {"messages": []}}, "chat template variable 'messages': cannot be set here"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs: found a list, wanted an object"),
-        ({"specprefill": "yes"}, "specprefill: found yes, wanted true, false or an object"),
+        ({"specprefill": "yes"}, "specprefill: found 'yes', wanted true, false or an object"),
         ({"specprefill": {"keep": 1}}, "specprefill: found setting keep, wanted some of"),
         ({"specprefill": {"keep_ratio": 30}}, "specprefill.keep_ratio: found 30, wanted a number from 0 to 1"),
         (
@@ -227,7 +247,7 @@ def test_tool_choice_none_leaves_the_tools_out():
         ({"specprefill_keep_pct": 0}, "specprefill_keep_pct: found 0, wanted a number above 0 to 100"),
         ({"specprefill_keep_pct": 101}, "specprefill_keep_pct: found 101"),
         ({"messages": []}, "messages: it is empty, wanted at least 1"),
-        ({"messages": "hi"}, "messages: found hi, wanted a list"),
+        ({"messages": "hi"}, "messages: found 'hi', wanted a list"),
         ({"messages": None}, "messages: missing, wanted a list"),
     ],
 )
@@ -365,16 +385,16 @@ def test_broken_arguments_in_the_history_stay_text(text):
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        ("hi", "messages[0]: found hi, wanted an object"),
+        ("hi", "messages[0]: found 'hi', wanted an object"),
         ({"content": "x"}, "messages[0].role: missing, wanted system or developer or user"),
-        ({"role": "king", "content": "x"}, "messages[0].role: found king"),
+        ({"role": "king", "content": "x"}, "messages[0].role: found 'king'"),
         ({"role": "user"}, "messages[0].content: missing"),
         ({"role": "user", "content": 5}, "messages[0].content: found 5, wanted text or a list of text parts"),
         (
             {"role": "user", "content": [{"type": "image_url", "text": ""}]},
-            "messages[0].content[0].type: found image_url, wanted text: only parts of type text",
+            "messages[0].content[0].type: found 'image_url', wanted text: only parts of type text",
         ),
-        ({"role": "user", "content": ["x"]}, "messages[0].content[0]: found x"),
+        ({"role": "user", "content": ["x"]}, "messages[0].content[0]: found 'x'"),
         ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls: found an object"),
         ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].function: missing, wanted an object"),
         (

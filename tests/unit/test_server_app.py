@@ -140,7 +140,7 @@ def test_errors_before_the_answer(send, engine, status):
         ("POST", "/v1/completions", {"json": {"prompt": [1] * 32768}}, 400, "context: the prompt needs 32768 tokens"),
         ("POST", "/tokenize", {"json": {"content": 5}}, 400, "content: found 5, wanted text"),
         ("POST", "/tokenize", {"json": {}}, 400, "content: missing"),
-        ("POST", "/detokenize", {"json": {"tokens": ["a"]}}, 400, "tokens[0]: found a, wanted a whole number"),
+        ("POST", "/detokenize", {"json": {"tokens": ["a"]}}, 400, "tokens[0]: found 'a', wanted a whole number"),
         (
             "POST",
             "/detokenize",

@@ -64,7 +64,7 @@ def test_completions_refuse_the_same(name):
 def test_reasoning_format():
     assert chat(reasoning_format="auto") == chat(reasoning_format="deepseek") == chat()
     assert not chat(reasoning_format="none").split_reasoning
-    with pytest.raises(ApiError, match="reasoning_format: found deepseek-legacy, wanted auto or deepseek or none"):
+    with pytest.raises(ApiError, match="reasoning_format: found 'deepseek-legacy', wanted auto or deepseek or none"):
         chat(reasoning_format="deepseek-legacy")
 
 
@@ -96,10 +96,10 @@ def test_ways_to_switch_thinking(fields, thinking):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"enable_thinking": "no"}, "enable_thinking: found no, wanted true or false"),
+        ({"enable_thinking": "no"}, "enable_thinking: found 'no', wanted true or false"),
         ({"enable_thinking": 2}, "enable_thinking: found 2"),
-        ({"reasoning_effort": "much"}, "reasoning_effort: found much, wanted none or minimal"),
-        ({"chat_template_kwargs": {"enable_thinking": "off"}}, "chat_template_kwargs.enable_thinking: found off"),
+        ({"reasoning_effort": "much"}, "reasoning_effort: found 'much', wanted none or minimal"),
+        ({"chat_template_kwargs": {"enable_thinking": "off"}}, "chat_template_kwargs.enable_thinking: found 'off'"),
         ({"chat_template_kwargs": {"enable_thinking": []}}, "chat_template_kwargs.enable_thinking: found a list"),
     ],
 )

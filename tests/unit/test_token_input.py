@@ -29,6 +29,12 @@ def test_no_integers(ids):
         checked_ids(ids, 10)
 
 
+@pytest.mark.parametrize("ids", [[], (), range(0), np.zeros(0), np.zeros(0, np.int64)])
+def test_none(ids):
+    with pytest.raises(RequestError, match="^token_ids: found none, wanted at least one integer$"):
+        checked_ids(ids, 10)
+
+
 @pytest.mark.parametrize("bad", [-1, 10, 2**31, 2**63 - 1, 2**63, 2**64 - 1])
 def test_out_of_range(bad):
     with pytest.raises(RequestError, match=r"token_ids: found -?\d+, wanted 0 to 9"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from numbers import Integral
 
-from vkprefill.drafting.settings import AUTO, NGRAM, NONE, TYPES, SpecDecodeConfig
+from vkprefill.checks import check_number
+from vkprefill.drafting.settings import AUTO, NGRAM, NONE, SPELLINGS, SpecDecodeConfig
+from vkprefill.engine.sizes import MAX_CONTEXT
 from vkprefill.errors import RequestError
 
 PREFIX = "--spec-draft-"
@@ -21,8 +24,7 @@ def add_drafting_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--spec-type",
-        type=_in_one_order,
-        choices=TYPES,
+        choices=SPELLINGS,
         metavar="TYPE",
         default=defaults.type,
         help="who guesses: draft-mtp is the file's multi-token-prediction block, ngram looks the last tokens up in the "
@@ -39,7 +41,7 @@ def add_drafting_options(parser: argparse.ArgumentParser) -> None:
         f"{PREFIX}n-min",
         type=int,
         metavar="N",
-        help=f"shorter drafts are dropped (default: {defaults.n_min})",
+        help=f"shorter drafts are dropped, except where the answer ends with them (default: {defaults.n_min})",
     )
     group.add_argument(
         f"{PREFIX}p-min",
@@ -67,11 +69,6 @@ def add_drafting_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _in_one_order(kind: str) -> str:
-    """A list of types as TYPES has it: "ngram,draft-mtp" is the same as "draft-mtp,ngram"."""
-    return ",".join(sorted(kind.split(",")))
-
-
 def may_use_block(args: argparse.Namespace) -> bool:
     """Whether drafts by the file's multi-token-prediction block are asked for; not so in subcommands without drafts."""
     return getattr(args, "spec_type", NONE) not in (NONE, NGRAM)
@@ -80,8 +77,8 @@ def may_use_block(args: argparse.Namespace) -> bool:
 def window(args: argparse.Namespace) -> int | None:
     """Tokens that the block looks back to, as for `load`. Raises RequestError, naming the flag."""
     wanted = getattr(args, "spec_draft_window", None)
-    if wanted is not None and wanted < 1:
-        raise RequestError(f"{PREFIX}window: found {wanted}, wanted at least 1")
+    if wanted is not None:
+        check_number(f"{PREFIX}window", wanted, Integral, 1, MAX_CONTEXT)
     return wanted
 
 
@@ -93,7 +90,8 @@ def unused_flags(args: argparse.Namespace, has_block: bool = True) -> list[str]:
 
 
 def drafting_config(args: argparse.Namespace) -> SpecDecodeConfig:
-    """Raises RequestError, naming the flag."""
+    """Raises RequestError, naming the flag, for the flags of drafts that are for loading the model too."""
+    window(args)
     given = {name: value for name in SETTINGS if (value := _given(args, name)) is not None}
     try:
         return SpecDecodeConfig(args.spec_type, **given)

@@ -12,6 +12,8 @@ from vkprefill.errors import RequestError
 
 NONE, AUTO, MTP, NGRAM, NGRAM_OR_MTP = "none", "auto", "draft-mtp", "ngram", "draft-mtp,ngram"
 TYPES = (NONE, AUTO, MTP, NGRAM, NGRAM_OR_MTP)
+OTHER_ORDER = "ngram,draft-mtp"  # of the last one, which it is the same as: a list, as llama.cpp has it
+SPELLINGS = (*TYPES, OTHER_ORDER)
 
 # setting: type, least, greatest
 LIMITS = {
@@ -29,9 +31,9 @@ class SpecDecodeConfig:
     Attributes:
         type: "draft-mtp": by the file's multi-token-prediction block; "ngram": looked up in the prompt and in the
             answer so far; "draft-mtp,ngram": looked up where at least 3 tokens match, else by the block; "auto": by the
-            block where the file has one; "none": not at all.
+            block where the file has one; "none": not at all. "ngram,draft-mtp" is taken as "draft-mtp,ngram".
         n_max: 1 to 7; most tokens of a draft.
-        n_min: 0 to n_max; shorter drafts are dropped.
+        n_min: 0 to n_max; shorter drafts are dropped, except where the answer ends with them.
         p_min: 0 to 1; the block's draft ends before a token that it finds less probable.
         adaptive: draft fewer, or none, where that has been measured to be faster; else always n_max.
         head_rows: rows of the vocabulary that the block chooses from, the special tokens and the prompt's beside; 0:
@@ -49,6 +51,8 @@ class SpecDecodeConfig:
     head_rows: int = HEAD_ROWS
 
     def __post_init__(self) -> None:
+        if self.type == OTHER_ORDER:
+            object.__setattr__(self, "type", NGRAM_OR_MTP)
         if self.type not in TYPES:
             raise RequestError(f"type: found {quoted(self.type)}, wanted one of {' | '.join(TYPES)}")
         for name, (kind, least, most) in LIMITS.items():

@@ -10,7 +10,7 @@ from vkprefill.checks import check_number
 from vkprefill.engine.halves import PRECISIONS, takes_halves, tell_of_detour
 from vkprefill.engine.kept_rows import kept_size
 from vkprefill.engine.scratch import scratch_bytes, scratch_shapes
-from vkprefill.engine.sizes import KV_TYPES, PAGE, Sizes, check_sizes, num_pages
+from vkprefill.engine.sizes import KV_TYPES, MAX_CONTEXT, PAGE, Sizes, check_sizes, num_pages
 from vkprefill.engine.weights import weight_bytes
 from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.gguf.config import ModelConfig
@@ -98,7 +98,8 @@ class LoadOptions:
             raise RequestError(f"kv_type: {self.kv_type!r}, wanted one of {', '.join(KV_TYPES)}")
         check_sizes(self.max_context, self.prefill_chunk)
         check_number("reserve_bytes", self.reserve_bytes, Integral, 0, 2**63 - 1)
-        check_sizes(self.mtp_window, None, ("mtp_window", "prefill_chunk"))
+        if self.mtp_window is not None:
+            check_number("mtp_window", self.mtp_window, Integral, 1, MAX_CONTEXT)
 
 
 def fit(

@@ -41,7 +41,9 @@ def _integers(values: Sequence[int], what: str) -> np.ndarray:
         array = np.asarray(values)
     except ValueError:  # nested, of unequal lengths
         array = np.asarray(None)
-    if array.ndim != 1 or len(array) == 0 or array.dtype.kind not in "iu":
+    if array.shape == (0,):
+        raise RequestError(f"{what}: found none, wanted at least one integer")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise RequestError(f"{what}: found {array.dtype} of shape {array.shape}, wanted at least one integer")
     if array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(2**63 - 1))

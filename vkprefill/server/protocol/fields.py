@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from vkprefill.display import printable, quoted
+from vkprefill.display import quoted
 from vkprefill.errors import RequestError
 from vkprefill.server.api_error import ApiError
 from vkprefill.text.strict_json import loads
@@ -17,7 +15,6 @@ NAMES = {
     int: "a whole number",
     float: "a number",
 }
-NO_TEXT = re.compile(r"[-+]?\d[\d.eE+-]*|true|false|null", re.IGNORECASE)
 
 
 def parse_json(raw: bytes) -> dict[str, object]:
@@ -39,13 +36,10 @@ def kind_of(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: short ones as they are, lists and objects by their kind; text in quotes where it
-    reads as a value that is none."""
+    """A value as an error shows it: lists and objects by their kind, text in quotes."""
     if value == "":
         return "nothing"
-    if isinstance(value, str) and NO_TEXT.fullmatch(value):
-        return quoted(value)
-    return kind_of(value) if value is None or isinstance(value, list | dict) else printable(value, 80)
+    return kind_of(value) if value is None or isinstance(value, list | dict) else quoted(value)
 
 
 def as_api_error(error: RequestError, param: str | None) -> ApiError:

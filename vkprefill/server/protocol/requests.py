@@ -185,13 +185,19 @@ def _sampling(asked: Json, base: SamplingConfig) -> SamplingConfig:
 
 def _decode(asked: Json, base: SpecDecodeConfig) -> SpecDecodeConfig:
     """The fields of drafts, llama-server's or those of an object, over the server's settings. n_max 0: none; above the
-    most there can be: that."""
+    most there can be: that. An n_min above n_max is lowered, unless the request names both."""
     flat = {name: asked[OF_DRAFTS + name] for name in DRAFTS if OF_DRAFTS + name in asked}
     given = asked.get("speculative", {}) | flat
+    kind = given.pop("types", given.get("type", base.type))
+    if given.get("type", kind) != kind:
+        raise bad_request(OF_DRAFTS + "types", f"found {kind} beside type {given['type']}, wanted one of them")
+    most, least = given.get("n_max"), given.get("n_min", 0)
+    if most and least > most:
+        raise bad_request(OF_DRAFTS + "n_min", f"found {least}, wanted at most n_max, which is {most}")
     n_max = min(given.get("n_max", base.n_max), MAX_DRAFTS)
     if n_max == 0:
         return replace(base, type=NONE)
-    given |= {"n_max": n_max, "n_min": min(given.get("n_min", base.n_min), n_max)}
+    given |= {"type": kind, "n_max": n_max, "n_min": min(given.get("n_min", base.n_min), n_max)}
     return replace(base, **given)
 
 

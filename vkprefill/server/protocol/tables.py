@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from numbers import Integral
 
-from vkprefill.drafting.settings import TYPES
+from vkprefill.drafting.settings import SPELLINGS
 from vkprefill.generation.prompt import SWITCH
 from vkprefill.generation.sampling import LIMITS
 from vkprefill.server.protocol.kinds import (
@@ -189,10 +189,11 @@ SPECPREFILL = Named(
     ),
 )
 DRAFTS: dict[str, Kind] = {
-    "type": Choice(TYPES),
+    "type": Choice(SPELLINGS),
     "n_max": Noted("0: none", Whole(0)),
     "n_min": Whole(0),
     "p_min": Number(0, 1),
+    "types": Noted("the same as type, as /props names it", Choice(SPELLINGS)),
 }
 OF_DRAFTS = "speculative."  # how llama-server's names of them begin
 COMMON: dict[str, Kind] = {
