@@ -56,7 +56,9 @@ def test_generate(cli, tmp_path):
 
 
 def test_the_models_of_a_pair_are_told_apart(cli, tmp_path):
-    done = cli("generate", "-p", DEMO[0]["user"], "--profile", "--no-specprefill-break-even", *GREEDY)
+    done = cli(
+        "generate", "-p", DEMO[0]["user"], "--profile", "--no-specprefill-break-even", "--spec-type", "none", *GREEDY
+    )
     assert (done.code, done.out) == (0, DEMO[0]["answer"] + "\n"), done.err
     named = {line.split(":")[0] for line in done.err.splitlines() if line.endswith("on the device:")}
     assert named >= {"prefill", "decode", "draft prefill", "draft score", "draft lookahead"}

@@ -45,7 +45,8 @@ from vkprefill.vulkan.timing import Run
 PROMPTS, NUM_DECODE, DEPTHS, REPETITIONS = (512,), 32, (0,), 3
 MIN_CONTEXT = 256
 FIRST_PROMPT = 64  # of --start with -p 0
-DEFAULTS = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.2, break_even=False, tool_guard=False)
+SHARE = {"select_mode": "chunk", "keep_ratio": 0.2, "protect_question": False}  # random tokens ask nothing
+DEFAULTS = SpecPrefillConfig(break_even=False, tool_guard=False, **SHARE)
 
 DESCRIPTION = """Measure tokens per second of prefill and decode, like llama-bench. Prompts are random tokens. On a CPU
 device there are also tokens per second of CPU time (CPU-s), summed over all threads of the process: that is what to
