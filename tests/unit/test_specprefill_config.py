@@ -121,7 +121,7 @@ def test_frozen_equal_and_hashable():
         ("window", "half", "auto, or a whole number"),
         ("window", -1, "auto, or a whole number"),
         ("scorer", "both", "auto or draft or self"),
-        ("score_layer", "auto", "auto, or a whole number from 0 to 1023"),
+        ("score_layer", "middle", "auto, or a whole number from 0 to 1023"),
         ("score_layer", -1, "auto, or a whole number from 0 to 1023"),
         ("score_layers", "some", "all, or whole numbers from 0 to 1023"),
         ("score_layers", (), "all, or whole numbers"),
