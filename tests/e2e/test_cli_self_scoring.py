@@ -52,8 +52,8 @@ def test_what_cannot_be(cli_here, gpu):
     assert_error(cli_here(*asked, "self"), "scorer self: .* has no full-attention layer before its last")
     asked = ("generate", "-m", str(BUILT_IN), "-p", "x", "--specprefill-scorer", "self")
     assert_error(cli_here(*asked, "--specprefill-score-layer", "7"), "score_layer: found 7, wanted one of 3")
-    asked = ("eval", "-m", str(BUILT_IN), "--specprefill-scorer", "self", "--methods", "dense")
-    assert_error(cli_here(*asked), "scorer self: eval measures what a draft model chooses")
+    for scorer in (("--specprefill-scorer", "self"), ("--variant", "scorer=self")):
+        assert_error(cli_here("eval", "-m", str(BUILT_IN), *scorer), "who scores is a method.*: --methods draft,self")
 
 
 def test_inspect_has_the_memory(capsys):

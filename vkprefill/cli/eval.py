@@ -79,6 +79,8 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     refuse_checks(args)
+    if args.specprefill_scorer is not None:
+        raise RequestError("--specprefill-scorer: who scores is a method here: --methods draft,self (--self-layers)")
     check_options(args)
     if args.plot:
         require_matplotlib()

@@ -112,6 +112,8 @@ def read_variant(text: str, base: Variant) -> Variant:
         name, equals, value = part.strip().partition("=")
         if name == FORCE_QUESTION and value in ("yes", "no"):
             force = value == "yes"
+        elif name == "scorer":
+            raise RequestError(f"--variant: found {printable(part)}, who scores is a method: --methods draft,self")
         elif name in kinds and equals:
             changes[name] = read(name, kinds[name], value)
         else:
