@@ -139,7 +139,7 @@ def test_no_room_where_the_check_is_waited_for():
         asked = WRONG
         assert ask(small, 0, specprefill=asked)["specprefill"]["check"]["status"] == "off"
         response = small.client.post("/v1/chat/completions", json=body(0, specprefill=asked | {"check": "wait"}))
-        assert response.status_code == 400 and response.json()["error"]["message"].startswith("check: ")
+        assert response.status_code == 400 and response.json()["error"]["message"].startswith("specprefill.check: ")
 
 
 def test_eight_clients(server):
