@@ -214,7 +214,7 @@ def test_streams_with_reasoning(scripted):
     page.send("Hello")
     page.until(lambda: page.js("return typeof window.answer") == "function")
     page.js("answer({ prompt_progress: { total: 10, cache: 0, processed: 4, stage: 'score' } })")
-    page.until(lambda: "draft scores" in page.id("log").text)
+    page.until(lambda: "prompt is scored" in page.id("log").text)
     assert page.all("progress")[0].get_attribute("value") == "4"
     page.js("answer({ choices: [{ delta: { reasoning_content: 'Let me see.' } }] })")
     page.until(lambda: "Thinking" in page.id("log").text)
