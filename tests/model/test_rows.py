@@ -65,6 +65,14 @@ def run_round(model: Model, cache: Cache, done: int, num_drafts: int, accepted: 
     return logits[:accepted]
 
 
+def assert_goes_on(model: Model, cache: Cache, plain: Cache, done: int, want: np.ndarray) -> None:
+    """A round further, of which two rows are accepted, the cache is `plain`, whose logits were `want`. Closes both."""
+    assert np.array_equal(run_round(model, cache, done, 2, 2), want[done:])
+    assert_same(cache, plain)
+    for one in (plain, cache):
+        one.close()
+
+
 @pytest.mark.parametrize("num_drafts", [1, 2, 3, 4])
 def test_every_pattern(model, prompt, num_drafts):
     """Of two rounds: 0 to all rows accepted; then a token decoded plainly, and a prefill."""
@@ -205,10 +213,7 @@ def test_any_other_use_drops_rows_that_are_not_accepted(tiny, prompt, drop, acce
     with pytest.raises(vkprefill.RequestError, match="accept: 1 rows, of this cache 0 have run"):
         tiny.runner.accept(cache, 1)
     assert len(cache) == START + accepted
-    assert np.array_equal(run_round(tiny, cache, accepted, 2, 2), want[accepted:])
-    assert_same(cache, plain)
-    for one in (plain, cache):
-        one.close()
+    assert_goes_on(tiny, cache, plain, accepted, want)
 
 
 def test_what_cannot_be_accepted(tiny, prompt):

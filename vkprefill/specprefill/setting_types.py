@@ -211,20 +211,8 @@ class OrWord(Kind):
         return self.word if value == self.word else self.kind.text(value)
 
 
-@dataclass(frozen=True)
-class OrNone(Kind):
+class OrNone(OrWord):
     """None, in text a word, or a value of another kind."""
-
-    word: str
-    kind: Kind
-
-    @property
-    def wanted(self) -> str:
-        return f"{self.word}, or {self.kind.wanted}"
-
-    @property
-    def metavar(self) -> str:
-        return f"{self.word}|{self.kind.metavar}"
 
     def checked(self, value: object) -> object:
         return None if value is None or isinstance(value, str) and value == self.word else self.kind.checked(value)

@@ -158,9 +158,7 @@ def _setting(kind: setting_types.Kind) -> Kind:
             return Choice(words)
         case setting_types.Switch():
             return Boolean()
-        case setting_types.OrWord(word, other):
-            return Either((Choice((word,)), _setting(other)))
-        case setting_types.OrNone(word, other):  # null is a field that is left out
+        case setting_types.OrWord(word, other):  # OrNone too: null is a field that is left out
             return Either((Choice((word,)), _setting(other)))
         case setting_types.WholeSet(least, greatest):
             return Items(Whole(least, greatest), least=1)
