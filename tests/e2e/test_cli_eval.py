@@ -170,7 +170,7 @@ def test_self_by_layer_on_tasks_by_name_goes_on(evaluate, tmp_path):
             ["--no-specprefill", "--methods", "dense,draft"],
             "--no-specprefill: found --methods dense,draft, wanted dense",
         ),
-        (["--specprefill-scorer", "self", "--methods", "draft"], "--methods draft: there is no draft model; give one"),
+        (["--specprefill-scorer", "self", "--methods", "draft"], "--specprefill-scorer: who scores is a method here"),
         (["--haystack", "/no/such"], "/no/such: cannot be read: No such file or directory"),
         (
             ["--methods", "dense,best"],

@@ -129,7 +129,8 @@ def test_calibration_is_measured_once_and_stored(pair, prompt, meters, cache_hom
     pair.plan(prompt, config=CAREFUL)
     path = cache_home / "vkprefill" / "calibration.json"
     stored = json.loads(path.read_text())
-    assert len(stored) == 2 and sorted(p.name for p in path.parent.iterdir()) == [path.name, "shares.json"]
+    others = {"shares.json"}  # there where these speeds make scoring worth it
+    assert len(stored) == 2 and {p.name for p in path.parent.iterdir()} - others == {path.name}
     for model in (pair.target, pair.draft):
         (key,) = [key for key in stored if model.path.name in key]
         for part in (model.device.info.name, model.device.info.driver, str(model.path.stat().st_size), model.kv_type):
