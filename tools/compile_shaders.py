@@ -75,7 +75,7 @@ VARIANTS = {
     "embedding": WEIGHTS,
     "kv_store": KV,
     "attention": with_shuffles(KV) | {f"_{form}": ("KV_F16", *defines) for form, defines in HALF_FORMS.items()},
-    "attention_scores": KV,
+    "attention_scores": KV | {f"_nope{suffix}": (*defines, "NOPE") for suffix, defines in KV.items()},
     "delta_rule": with_shuffles(ONE),
     "delta_rows": with_shuffles(ONE),
     "mtp_input": HALF,

@@ -7,6 +7,11 @@
 //   4  k_cache   as in kv.glsl  in   the rows of this call are already stored
 //   5  rows      [.., H, stride]  f32  out  slots 0 .. cache_len + token; the rest is left as it is
 //   6  part      [SPLITS, Q, H]   vec2 out  (maximum, sum of exponentials) of each split of the keys, for attention_rows
+//   7  turns     [R / 2, stride]  vec2 in   NOPE: (cos, sin) of each slot's position * theta^(-2i / R)
+//
+// NOPE: scores of queries and keys as they were before head_norm_rope turned each by its own angles. A key is turned on by those between it
+// and the query, cos(a - b) = cos a cos b + sin a sin b, sin(a - b) = sin a cos b - cos a sin b: both are turned alike then, and the product
+// is that of both turned back.
 //
 // A score that is not finite becomes NaN, and so does the sum: the maximum may drop it. (Minus infinity would be a key left out.)
 //
@@ -22,6 +27,9 @@ layout(constant_id = 2) const uint G = 2;
 layout(constant_id = 3) const uint Dh = 256;
 layout(constant_id = 4) const float SCALE = 0.0625;
 layout(constant_id = 5) const uint SPLITS = 8;
+#ifdef NOPE
+layout(constant_id = 6) const uint R = 64;
+#endif
 layout(local_size_x_id = 0) in;
 
 #include "finite.glsl"
@@ -35,17 +43,37 @@ layout(binding = 3) readonly buffer Pages { uint pages[]; };
 layout(binding = 4) readonly buffer KCache { KV_WORD k_cache[]; };
 layout(binding = 5) writeonly buffer Rows { float rows[]; };
 layout(binding = 6) writeonly buffer Part { vec2 part[]; };
+#ifdef NOPE
+layout(binding = 7) readonly buffer Turns { vec2 turns[]; };
+#endif
 
 layout(push_constant) uniform Push { uint stride; };  // of a row
 
 const uint D4 = Dh / 4u, H = HEADS * G;
 const float NEVER = -1e30;  // below every score
 
+// Values 4 d .. 4 d + 3 of the key in slot s, whose words begin at `key`, for a query in slot `own`.
+vec4 key_word(uint key, uint d, uint s, uint own) {
+    vec4 k = kv_unpack(k_cache[key + d * PAGE]);
+#ifdef NOPE
+    [[unroll]] for (uint e = 0; e < 4u; e++) {
+        const uint i = 4u * d + e, other = i < R / 2u ? i + R / 2u : i - R / 2u;
+        if (i < R) {
+            const uint pair = min(i, other) * stride;
+            const vec2 a = turns[pair + own], b = turns[pair + s], by = vec2(a.x * b.x + a.y * b.y, a.y * b.x - a.x * b.y);
+            const float v = kv_unpack(k_cache[key + other / 4u * PAGE])[other % 4u];
+            k[e] = k[e] * by.x + (i < other ? -v : v) * by.y;
+        }
+    }
+#endif
+    return k;
+}
+
 void main() {
     const uint split = gl_WorkGroupID.x, g = gl_WorkGroupID.y, j = gl_WorkGroupID.z, num_queries = step[NUM_QUERIES];
     if (j >= num_queries) return;
     const uint keys = step[CACHE_LEN] + chosen[j].x + 1u, per_split = (keys + SPLITS - 1u) / SPLITS;
-    const uint query = (chosen[j].x * H + g * HEADS) * D4, row = chosen[j].y * H + g * HEADS;
+    const uint own = keys - 1u, query = (chosen[j].x * H + g * HEADS) * D4, row = chosen[j].y * H + g * HEADS;
 
     float best[HEADS], sum[HEADS];
     [[unroll]] for (uint h = 0; h < HEADS; h++) {
@@ -58,7 +86,7 @@ void main() {
         float score[HEADS];
         [[unroll]] for (uint h = 0; h < HEADS; h++) score[h] = 0.0;
         [[dont_unroll]] for (uint d = 0; d < D4; d++) {
-            const vec4 k = kv_unpack(k_cache[key + d * PAGE]);
+            const vec4 k = key_word(key, d, s, own);
             [[unroll]] for (uint h = 0; h < HEADS; h++) score[h] += dot(q[query + h * D4 + d], k);
         }
         [[unroll]] for (uint h = 0; h < HEADS; h++) {

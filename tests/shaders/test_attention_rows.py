@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.reference import attention as reference
+from tests.reference import rope
 from tests.shaders.run_kernel import FOREIGN, PROFILES, UNTOUCHED, KernelRun, using_profile
 from tests.shaders.test_attention import pack_cache
 from vkprefill.engine import kernels
@@ -16,6 +17,7 @@ from vkprefill.engine.step import StepWord
 
 # More than one subgroup, also where these have 64 invocations, and keys for each.
 WIDE = dataclasses.replace(PROFILES["amd"], name="wide", local_size=128, attention_splits=1)
+THETA = 1e7  # of the rotary
 LIMIT = 1e-5  # absolute; rows lie between 0 and 1
 
 
@@ -48,9 +50,11 @@ def rows_of(
     most=None,
     sharpness=1.0,
     spoil=None,
+    turned=None,
 ):
     """(rows [Q, H, S] of the kernels, of the reference), queries in the order of case.chosen. spoil(q, k): changes the
-    inputs in place.
+    inputs in place; turned: (R, positions of the slots), by which a rotary turned queries and keys, the rows to be of
+    those before it.
 
     The rows lie in another order in the buffer, with one to spare; asserts that it and all beyond S stay untouched.
     """
@@ -73,6 +77,12 @@ def rows_of(
     page_table = np.full(used + 2, FOREIGN, np.uint32)
     page_table[:used] = pages
     keys = run.input("keys", pack_cache(k, pages, used + 1, kv_type, True), by_row=False)
+    turns = None
+    if turned:
+        angles = rope.angles(turned[1], turned[0], THETA).T
+        by_slot = np.full((len(angles), stride, 2), np.nan)
+        by_slot[:, :slots] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        turns = run.input("turns", by_slot, by_row=False)
     kernels.attention_rows(
         run.program,
         run.input("q", q.reshape(tokens, -1)),
@@ -85,17 +95,19 @@ def rows_of(
         kv_heads=kv_heads,
         scale=dim**-0.5,
         kv_type=kv_type,
+        turns=turns,
     )
     rows = run.finish()["rows"]
     words = rows.view(np.uint32)
     (spare,) = set(range(len(chosen) + 1)) - set(at.tolist())
     assert (words[spare] == UNTOUCHED).all(), "a row that no query was given"
     assert (words[:, :, max(num_keys, slots) :] == UNTOUCHED).all(), "beyond the keys"
-    positions = np.arange(slots)
+    places, of_queries = np.arange(slots), cache_len + np.array(chosen)
+    q, k = q[chosen].astype(float), k.astype(float)
+    if turned:
+        q, k = (rope.rotate(x, -turned[1][own], turned[0], THETA) for x, own in ((q, of_queries), (k, places)))
     with np.errstate(invalid="ignore"):  # of what is spoiled
-        _, expected = reference.attend(
-            q[chosen].astype(float), k.astype(float), np.zeros_like(k, float), cache_len + np.array(chosen), positions
-        )
+        _, expected = reference.attend(q, k, np.zeros_like(k), of_queries, places)
     expected = np.pad(expected.transpose(1, 0, 2), ((0, 0), (0, 0), (0, max(0, num_keys - slots))))
     return rows[at][:, :, :num_keys], expected[:, :, :num_keys]
 
@@ -128,6 +140,33 @@ def test_sizes(device, case, kv_type):
     room = {"stride": case.tokens + case.cache_len + 37, "num_rows": case.tokens + 5, "most": len(case.chosen) + 3}
     got, expected = rows_of(device, case, kv_type, **room)
     check_rows(got, expected, case)
+
+
+def gapped(slots: int) -> np.ndarray:
+    """Increasing positions [slots] up to about 100,000, most with gaps between them."""
+    return np.cumsum(np.random.default_rng(slots).integers(1, 200_000 // slots + 2, slots))
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize(
+    ("case", "rotary"), list(zip(CASES, [16, 32, 2, 20, 6, 64, 10, 62, 132, 128], strict=True)), ids=str
+)
+def test_before_the_rotary(device, case, rotary, kv_type):
+    """With what was turned for a query and a key far apart; one pair of values, all of them, pairs across words."""
+    slots = case.tokens + case.cache_len
+    room = {"stride": slots + 37, "num_rows": case.tokens + 5, "most": len(case.chosen) + 3}
+    got, expected = rows_of(device, case, kv_type, **room, turned=(rotary, gapped(slots)))
+    check_rows(got, expected, case)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_before_the_rotary_in_every_profile(device, profile):
+    case = Case(3, 700, 8, 1, 256, [2, 0])
+    with using_profile(device, profile):
+        got, expected = rows_of(device, case, "f16", turned=(64, gapped(703)))
+    check_rows(got, expected, case)
+    plain, _ = rows_of(device, case, "f16")
+    assert np.abs(plain - got).max() > 100 * LIMIT, "the turns make a difference"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -200,10 +239,11 @@ def test_rows_shorter_than_the_keys(device):
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["query", "key"])
-def test_what_is_not_finite_reaches_its_rows_and_no_others(device, profile, kv_type, value, where):
+@pytest.mark.parametrize("rotary", [0, 16])
+def test_what_is_not_finite_reaches_its_rows_and_no_others(device, profile, kv_type, value, where, rotary):
     """Infinity too: minus infinity as a score would leave the key out in silence."""
     case = Case(5, 258, 6, 2, 20, [4, 1, 3])
-    cache_len = case.cache_len
+    cache_len, turned = case.cache_len, (rotary, gapped(263)) if rotary else None
 
     def spoil(q, k):
         if where == "query":
@@ -212,8 +252,8 @@ def test_what_is_not_finite_reaches_its_rows_and_no_others(device, profile, kv_t
             k[cache_len + 2, 1, 7] = value  # seen by the queries at tokens 4 and 3
 
     with using_profile(device, profile):
-        right, _ = rows_of(device, case, kv_type)
-        got, _ = rows_of(device, case, kv_type, spoil=spoil)
+        right, _ = rows_of(device, case, kv_type, turned=turned)
+        got, _ = rows_of(device, case, kv_type, spoil=spoil, turned=turned)
     touched = np.zeros(got.shape, bool)
     if where == "query":
         touched[2, 1, : cache_len + 4] = True

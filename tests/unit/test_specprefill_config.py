@@ -28,6 +28,7 @@ TABLE = {
     "protect": ((), "0:128,512:640", ((0, 128), (512, 640))),
     "scorer": ("auto", "self", "self"),
     "score_layer": (None, "11", 11),
+    "rows": ("rope", "nope", "nope"),
     "lookahead": (8, "0", 0),
     "pool_size": (13, "1", 1),
     "score_layers": ("all", "15,3,15", (3, 15)),

@@ -27,7 +27,7 @@ from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS
 from vkprefill.gguf.tensors import mtp_specs
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.self_scorer import SelfScorer
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import NOPE, ROPE, SpecPrefillConfig
 from vkprefill.vulkan.allocation import Allocation
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.companion import DOT2, Abilities
@@ -180,8 +180,9 @@ def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
         model.runner.rows_program(rows)
     for options in ({}, {"tail_queries": 8}):  # with and without look-ahead
         Scorer(model).score(range(100), SpecPrefillConfig(**options))
-    cache.reset()
-    SelfScorer(model).score(range(100), SpecPrefillConfig(scorer="self"), cache)
+    for rows in (NOPE, ROPE):
+        cache.reset()
+        SelfScorer(model).score(range(100), SpecPrefillConfig(scorer="self", rows=rows), cache)
     model.prefill_candidates([1, 99], cache, Best(MAX_CANDIDATES), positions=[1, 99])
     model.decode_candidates(3, cache, Best(MAX_CANDIDATES))
     ceiling_programs(model.device, model.runner.scratch.x, model.runner.scratch.h)

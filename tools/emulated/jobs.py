@@ -40,6 +40,7 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_mixtures.py": "too slow there; the kernels of experts run by themselves",
     "tests/model/test_prompt_store.py": HOST,
     "tests/model/test_pruned_states.py": HOST,
+    "tests/model/test_rows_before_rotary.py": HOST,
     "tests/model/test_rows_cut_off.py": HOST,
     "tests/model/test_score_depth.py": HOST,
     "tests/model/test_scorer.py": HOST,

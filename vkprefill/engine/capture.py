@@ -40,8 +40,10 @@ class RowTap:
         self._chosen.view()[: len(tokens)] = np.stack([tokens, rows], axis=-1)
         self._runner.step.set_words({StepWord.NUM_QUERIES: len(tokens), StepWord.NUM_KEYS: num_keys})
 
-    def record(self, p: Program, layer: int, rows: Buffer) -> None:
-        """rows[j, H, keys] of this layer's queries; while the layer is being recorded."""
+    def record(self, p: Program, layer: int, rows: Buffer, turns: Buffer | None = None) -> None:
+        """rows[j, H, keys] of this layer's queries; while the layer is being recorded. turns: of queries and keys
+        before the rotary.
+        """
         c, pool = self._runner.config, self._runner.pool
         kernels.attention_rows(
             p,
@@ -55,6 +57,7 @@ class RowTap:
             kv_heads=c.num_key_value_heads,
             scale=c.attention_scale,
             kv_type=pool.kv_type,
+            turns=turns,
         )
 
     def free(self) -> None:

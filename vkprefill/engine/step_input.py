@@ -30,13 +30,18 @@ class Best:
             raise RequestError(f"num_candidates: {self.count}, wanted 1 to {MAX_CANDIDATES}")
 
 
+def cos_sin(angles: np.ndarray) -> np.ndarray:
+    """[..] -> [.., 2]: what a rotary turns by, worked out in float64."""
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+
 class StepInput:
     """Writes the step words, the tokens with their rotary table, and the tokens that are penalised."""
 
     def __init__(self, scratch: Scratch, config: ModelConfig) -> None:
         self._scratch, self._vocab_size = scratch, config.vocab_size
         half = config.rotary_dim // 2
-        self._frequencies = config.rope_theta ** (-np.arange(half) / half)
+        self.frequencies = config.rope_theta ** (-np.arange(half) / half)
 
     def set_words(self, words: Mapping[StepWord, int]) -> None:
         """Words of the step buffer, for the runs to come."""
@@ -51,8 +56,7 @@ class StepInput:
         s = self._scratch
         self.set_words({StepWord.NUM_TOKENS: len(ids), StepWord.CACHE_LEN: cache_len})
         s.token_ids.view()[: len(ids)] = ids
-        angles = positions[:, None] * self._frequencies
-        s.rope.view()[: len(positions)] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        s.rope.view()[: len(positions)] = cos_sin(positions[:, None] * self.frequencies)
 
     def set_best(self, best: Best | None) -> None:
         """The candidates wanted; None: none."""

@@ -36,6 +36,7 @@ SCORING = (
     "pool_size",
     "score_layers",
     "score_depth",
+    "rows",
     "tail_queries",
     "window",
     "draft_context",

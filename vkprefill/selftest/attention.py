@@ -36,6 +36,7 @@ def checks(device: Device) -> Iterator[Check]:
     yield Check("queries as halves", _half_queries)
     for kv_type in KV_TYPES:
         yield Check(f"softmax rows, {kv_type}", partial(_rows, kv_type=kv_type))
+        yield Check(f"softmax rows before the rotary, {kv_type}", partial(_rows, kv_type=kv_type, rotary=HEAD_DIM // 2))
     yield Check("importance", _importance)
     yield Check("attention_gate", _attention_gate)
 
@@ -123,11 +124,13 @@ def _half_queries(trial: Trial) -> None:
     trial.compare(p, got / size, wanted / size, HALVES)
 
 
-def _rows(trial: Trial, kv_type: str) -> None:
+def _rows(trial: Trial, kv_type: str, rotary: int = 0) -> None:
+    """rotary: so many values of queries and keys were turned, by positions with gaps; the rows are of those before."""
     cache, pages, k = _cache(trial, kv_type), trial.put(PAGES), _keys(trial, kv_type)
     before, tokens = RUNS[:2]
     total, splits = before + tokens, trial.device.profile.attention_splits
     q = trial.normal(tokens, HEADS, HEAD_DIM)
+    table = reference.rope_table(np.arange(total) * 7, rotary) if rotary else None
     store = trial.program(total)
     given = trial.rows(k[:total].reshape(total, -1))
     kernels.kv_store(store, given, given, pages, cache, kv_heads=KV_HEADS, kv_type=kv_type)
@@ -146,11 +149,16 @@ def _rows(trial: Trial, kv_type: str) -> None:
         kv_heads=KV_HEADS,
         scale=HEAD_DIM**-0.5,
         kv_type=kv_type,
+        turns=trial.put(table.transpose(1, 0, 2)) if rotary else None,
     )
     p.run()
+    k = k[:total]
+    if rotary:
+        back = table * [1, -1]
+        q, k = reference.rotate(q, back[before:]), reference.rotate(k, back)
     wanted = np.empty(rows.shape)
     for token, row in CHOSEN:
-        wanted[row] = reference.softmax_rows(q, k[:total], before)[token]
+        wanted[row] = reference.softmax_rows(q, k, before)[token]
     trial.compare(p, rows, wanted, SUMS)
 
 

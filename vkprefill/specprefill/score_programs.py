@@ -18,6 +18,7 @@ from vkprefill.engine.capture import RowTap
 from vkprefill.engine.runner import Runner
 from vkprefill.engine.sizes import PAGE
 from vkprefill.engine.step import StepWord
+from vkprefill.engine.step_input import cos_sin
 from vkprefill.errors import RequestError
 from vkprefill.vulkan.program import Program
 
@@ -31,7 +32,7 @@ KEPT_PROGRAMS = 4  # so many kinds of scoring at most
 class ScoreKind:
     """What programs are recorded for: which layers count, whether tokens are looked ahead for, how many queries the
     prompt has at most, how wide the mean over neighbours is; whole: the last layer runs to its end, since what comes
-    after it goes on from there.
+    after it goes on from there; before_rotary: the rows are of queries and keys as they were before it.
     """
 
     layers: tuple[int, ...]
@@ -39,6 +40,7 @@ class ScoreKind:
     queries: int
     pool_size: int
     whole: bool = False
+    before_rotary: bool = False
 
     @property
     def last_layer(self) -> int | None:
@@ -57,6 +59,8 @@ class ScorePrograms:
         limit = min(ROWS_BYTES, device.info.max_buffer_bytes)
         self.most = max(1, min(kind.queries, run.sizes.prefill_chunk, limit // row_bytes))
         self.num_bytes = self.most * (row_bytes + 4 * self.stride) + 4 * self.stride
+        if kind.before_rotary:
+            self.num_bytes += 4 * run.config.rotary_dim * self.stride
         device.require(self.num_bytes, f"scoring of {num_keys} prompt tokens with {self.most} queries at a time")
         with device.freed_on_error():
             self._allocate_and_record()
@@ -67,6 +71,10 @@ class ScorePrograms:
         self._rows = device.buffer("score_rows", shape, kind="scoring")
         self._best = device.buffer("score_best", (self.most, self.stride), kind="scoring")
         self._total = device.buffer("importance", (self.stride,), kind="scoring")
+        self._turns = None
+        if kind.before_rotary:
+            turns = run.config.rotary_dim // 2, self.stride, 2
+            self._turns = device.buffer("score_turns", turns, kind="scoring")
         self._tap = RowTap(run, self.most, "scoring")
         self._clear = run.device.program("clear importance")
         self._clear.fill(self._total)
@@ -83,16 +91,26 @@ class ScorePrograms:
     def _record(self, p: Program, layer: int) -> None:
         layers = self.kind.layers
         if layer in layers:
-            self._tap.record(p, layer, self._rows)
+            self._tap.record(p, layer, self._rows, self._turns)
             kernels.importance(p, self._rows, self._best, pool_size=self.kind.pool_size, first=layer == layers[0])
 
     def _sum(self, p: Program) -> Program:
         kernels.importance_sum(p, self._best, self._total)
         return p
 
-    def start(self, num_tokens: int) -> None:
+    def start(self, num_tokens: int, positions: np.ndarray) -> None:
+        """A prompt of which num_tokens keys are to have importance; positions: of all slots that there will be."""
         self._num_tokens = num_tokens
         self._clear.run()
+        if self._turns is not None:
+            self._run.device.upload(self._turns, self._turns_of(positions))
+
+    def _turns_of(self, positions: np.ndarray) -> Iterator[np.ndarray]:
+        """float32 [stride, 2] for each frequency of the rotary: cosine and sine of the angle in each slot."""
+        for frequency in self._run.step.frequencies:
+            turns = np.zeros((self.stride, 2), np.float32)
+            turns[: len(positions)] = cos_sin(positions * frequency)
+            yield turns
 
     def prefill(self, queries: range) -> Program:
         """For a run of which these tokens are queries."""
@@ -115,8 +133,9 @@ class ScorePrograms:
 
     def free(self) -> None:
         self._tap.free()
-        for buffer in (self._rows, self._best, self._total):
-            buffer.free()
+        for buffer in (self._rows, self._best, self._total, self._turns):
+            if buffer is not None:
+                buffer.free()
 
 
 class ProgramStore:

@@ -26,7 +26,7 @@ from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill.protection import MOST_QUERIES, TAIL_QUERIES
 from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind, ScorePrograms
 from vkprefill.specprefill.selection import windows
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import NOPE, SpecPrefillConfig
 from vkprefill.vulkan.program import Program
 
 
@@ -129,7 +129,7 @@ class Scorer:
         start = time.perf_counter()
         first_query = num_tokens - min(queries, num_tokens)
         cached = self._prompts.go_back(self._find(token_ids, queries, kind, self._prompts))
-        programs.start(num_tokens)
+        programs.start(num_tokens, np.arange(num_tokens + lookahead))
         token = self._prefill(token_ids, programs, first_query, mark_at, progress)
         scored = time.perf_counter()
         num_steps = num_tokens - first_query
@@ -237,7 +237,8 @@ def _lacks(kind: ScoreKind) -> str | None:
 def score_kind(config: SpecPrefillConfig, draft: Model) -> ScoreKind:
     """Which programs of the draft the settings ask for, whether or not it has such layers."""
     queries = config.tail_queries or (MOST_QUERIES if _stops_early(config, draft) else 1)
-    return ScoreKind(score_layers(config, draft), lookahead_steps(config, draft) > 0, queries, config.pool_size)
+    lookahead, nope = lookahead_steps(config, draft) > 0, config.rows == NOPE
+    return ScoreKind(score_layers(config, draft), lookahead, queries, config.pool_size, before_rotary=nope)
 
 
 def score_layers(config: SpecPrefillConfig, draft: Model) -> tuple[int, ...]:

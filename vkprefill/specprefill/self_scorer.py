@@ -21,7 +21,7 @@ from vkprefill.specprefill.guards import BreakEven
 from vkprefill.specprefill.protection import TAIL_QUERIES
 from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind
 from vkprefill.specprefill.scorer import Importance
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import NOPE, SpecPrefillConfig
 from vkprefill.vulkan.program import Program
 
 QUERIES_STEP = 32  # that programs are recorded for: a longer question needs no new ones
@@ -87,12 +87,13 @@ class SelfScorer:
         layer, held, new = scoring_layer(config, self.model.config), len(cache), len(token_ids) - cached_n
         queries = min(queries, new)
         most = -(-queries // QUERIES_STEP) * QUERIES_STEP
-        kind = ScoreKind((layer,), False, most, config.pool_size, whole=True)
+        nope = config.rows == NOPE
+        kind = ScoreKind((layer,), False, most, config.pool_size, whole=True, before_rotary=nope)
         if self._store is None:
             self._store = ProgramStore.of(run)
             self._store.users.add(self)
         with run.turn, self._store.borrow(kind, held + new) as programs:
-            programs.start(held + new)
+            programs.start(held + new, np.array([*cache.positions, *range(cached_n, len(token_ids))]))
             first = new - queries
 
             def program(begin: int, count: int) -> Program:

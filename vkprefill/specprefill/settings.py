@@ -32,6 +32,7 @@ FACTOR = Number(0, 1000)
 SHARE = Number(0, 1, " (a share: 0.3 is 30 %)")
 
 AUTO, DRAFT, SELF = "auto", "draft", "self"  # who scores
+ROPE, NOPE = "rope", "nope"  # rows that score: with positions in them, or without
 AUTO_MAX_KEEP = 2000  # in mode "mass", whose share is not known before; a share that was asked for has no limit
 
 # Window "auto", the fork's rule: this much memory for attention weights, 32 bytes for each query and position.
@@ -126,6 +127,12 @@ class SpecPrefillConfig:
         OrNone("auto", Whole(0, MAX_LAYER)),
         "scorer self: the full-attention layer that scores, by index; later ones run what is kept; auto: the one "
         "nearest to a third of the layers",
+    )
+    rows: str = _setting(
+        ROPE,
+        Choice((ROPE, NOPE)),
+        "rope: rows that score are those of attention; nope: those that it would have without positions, of queries "
+        "and keys before their rotary",
     )
     lookahead: int = _setting(
         8, Whole(0, 256), "tokens that the draft decodes; their attention counts too", "SP_LOOKAHEAD"

@@ -21,11 +21,13 @@ def attention_rows(
     kv_heads: int,
     scale: float,
     kv_type: str,
+    turns: Buffer | None = None,
 ) -> None:
     """rows[j, H, keys] = softmax row of each chosen query of q[T, H, Dh] over the cached keys, zero after the query.
 
     chosen [Q, 2]: (token of this call, row of `rows`); the step buffer says how many of the Q are in use and how many
-    keys a row has. rows may be a host buffer. part [splits, Q, H, 2] is scratch.
+    keys a row has. rows may be a host buffer. part [splits, Q, H, 2] is scratch. turns [R / 2, keys, 2], cosine and
+    sine for each slot: queries and keys as they were before the rotary.
     """
     splits, most = part.shape[:2]
     stride = rows.shape[2]
@@ -35,10 +37,14 @@ def attention_rows(
         part=(part.shape[2:], (heads, 2)),
         rows=(rows.shape[1:2], (heads,)),
     )
+    form, buffers, constants = "", [], {}
+    if turns is not None:
+        check_shapes("attention_rows", turns=(turns.shape[1:], (stride, 2)))
+        form, buffers, constants = "_nope", [turns], {"R": 2 * turns.shape[0]}
     local = p.device.profile.local_size
     p.dispatch(
-        f"attention_scores_{kv_type}",
-        [p.step, q, chosen, pages, cache.keys, rows, part],
+        f"attention_scores{form}_{kv_type}",
+        [p.step, q, chosen, pages, cache.keys, rows, part, *buffers],
         (splits, kv_heads, most),
         constants={
             "LOCAL_SIZE": local,
@@ -47,7 +53,8 @@ def attention_rows(
             "Dh": q.shape[1] // heads,
             "SCALE": scale,
             "SPLITS": splits,
-        },
+        }
+        | constants,
         push={"stride": stride},
         work=2.0 * most * stride * q.shape[1],
     )
