@@ -1,5 +1,8 @@
 """A mixture's kernels: who a token is sent to, where rows lie, products with the matrices of experts, the sum."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -8,10 +11,12 @@ from tests.reference import activations, blocks, experts
 from tests.reference.linear import half_rows
 from tests.shaders.half_rows import check_halves, half_output
 from tests.shaders.run_kernel import ELEMENTWISE, REDUCTION, KernelRun, check, using_profile
+from tests.shaders.run_kernel import PROFILES as BY_NAME
 from vkprefill.engine import kernels
 from vkprefill.engine.expert_matrix import COLUMN_GROUP, ExpertMatrix, Slab, expert_words, most_tiles
 from vkprefill.engine.halves import HalfRows
-from vkprefill.gguf.quants import layout_of, pack_rows, padded_rows
+from vkprefill.engine.kernels.matrix import bounded_rows
+from vkprefill.gguf.quants import LAYOUTS, layout_of, pack_rows, padded_rows
 
 PROFILES = ("cpu", "cpu-wide", "amd", "nvidia")
 # Of every kind: units of 64 and of 256 weights, floats, planes of bits.
@@ -199,21 +204,37 @@ def test_products_by_id(device, profile, weight_type):
 @pytest.mark.parametrize("profile", PROFILES)
 def test_products_of_grouped_rows(device, profile, weight_type):
     """Experts with no row, with one, with several tiles; slabs of some of them."""
+    with using_profile(device, profile):
+        check_grouped(device, weight_type, 48, f"grouped {weight_type}, {profile}")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_products_in_pieces(device, profile):
+    """Where a matrix is more work than a submission may be, each dispatch takes what a workgroup computes."""
+    with using_profile(device, replace(BY_NAME[profile], submission_flop=1.0)) as chosen:
+        check_grouped(device, "Q4_K", 300, f"pieces, {profile}")
+        (local, _, tn), program = chosen.matmul, SimpleNamespace(device=device)
+        pieces = list(bounded_rows(program, "q4_k", 768, 300, 41.0, local * tn))
+    wide, row_words = local * tn, 3 * LAYOUTS["q4_k"].unit_words
+    assert [(cut["first_row"], rows) for cut, rows in pieces] == [(n, min(wide, 300 - n)) for n in range(0, 300, wide)]
+    assert all(cut["w_offset"] == cut["first_row"] * row_words // 4 for cut, _ in pieces)
+
+
+def check_grouped(device, weight_type: str, num_rows: int, case: str) -> None:
     rng, tokens, per_token, count = np.random.default_rng(7), 41, 3, 7
     choice = choices(rng, tokens, count, per_token)
     choice[:, 0] = np.where(choice == 2, 5, choice)[:, 0] if (choice[:, 1:] != 5).all() else choice[:, 0]
-    with using_profile(device, profile):
-        run = KernelRun(device, tokens, tokens + 9)
-        matrix, values = matrices(run, rng, weight_type, (count, 48, columns_for(weight_type)), 3)
-        tiles, places = tiles_of(run, choice, count)
-        rows = rng.standard_normal((choice.size + tiles.rows, matrix.columns)).astype(np.float32)
-        y = run.output("y", choice.size, matrix.rows, by_row=False)
-        kernels.expert_linear(run.program, run.input("rows", rows, by_row=False), matrix, tiles, y)
-        got = run.finish()["y"]
+    run = KernelRun(device, tokens, tokens + 9)
+    matrix, values = matrices(run, rng, weight_type, (count, num_rows, columns_for(weight_type)), 3)
+    tiles, places = tiles_of(run, choice, count)
+    rows = rng.standard_normal((choice.size + tiles.rows, matrix.columns)).astype(np.float32)
+    y = run.output("y", choice.size, matrix.rows, by_row=False)
+    kernels.expert_linear(run.program, run.input("rows", rows, by_row=False), matrix, tiles, y)
+    got = run.finish()["y"]
     of_place = np.empty(choice.size, int)
     of_place[places.reshape(-1)] = choice.reshape(-1)
     expected = np.einsum("pnk,pk->pn", values[of_place], rows[: choice.size].astype(float))
-    check(f"grouped {weight_type}, {profile}", got, expected, REDUCTION)
+    check(case, got, expected, REDUCTION)
 
 
 @pytest.mark.parametrize("weight_type", [t for t in TYPES if t not in ("F32", "BF16")])

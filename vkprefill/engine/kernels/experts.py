@@ -112,14 +112,15 @@ def expert_linear(
     form, constants = half_matmul_form(p) if half else matmul_form(p)
     constants = constants | {"TM": tiles.rows}
     rows = half_words("expert_linear", half, matrix.columns) if half else x
+    wide = constants["LOCAL_SIZE"] * constants.get("TN", 1)
     buffers = [rows, y, *([half.factors] if half else []), tiles.tiles]
     for slab, push, share in _slabs(matrix):
         tokens = p.num_rows * tiles.per_token * share
-        for cut, count in bounded_rows(p, matrix.layout, matrix.columns, matrix.rows, tokens):
+        for cut, count in bounded_rows(p, matrix.layout, matrix.columns, matrix.rows, tokens, wide):
             p.dispatch(
                 f"matmul{form}_experts_{matrix.layout}",
                 [p.step, slab.buffer, *buffers],
-                (tiles.count, ceil_div(count, constants["LOCAL_SIZE"] * constants.get("TN", 1)), 1),
+                (tiles.count, ceil_div(count, wide), 1),
                 constants=constants,
                 push={name: value + cut.get(name, 0) for name, value in push.items()} | {"rows": count},
                 work=2.0 * count * matrix.columns * tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from vkprefill.engine.halves import SHORT_RUN, HalfRows, half_for
@@ -124,7 +125,7 @@ def _tiles(
 ) -> None:
     """A matmul over tiles of tokens and rows of a part."""
     push, wide = place(matrix, part, add), constants["LOCAL_SIZE"] * constants.get("TN", 1)
-    for cut, rows in bounded_rows(p, matrix.layout, matrix.columns, part.rows, p.num_rows):
+    for cut, rows in bounded_rows(p, matrix.layout, matrix.columns, part.rows, p.num_rows, wide):
         p.dispatch(
             shader,
             buffers,
@@ -141,14 +142,17 @@ def _tiles(
 
 
 def bounded_rows(
-    p: Program, layout: str, columns: int, rows: int, tokens: float
+    p: Program, layout: str, columns: int, rows: int, tokens: float, wide: int
 ) -> Iterator[tuple[dict[str, int], int]]:
-    """(what push constants grow by, rows) of pieces of a matrix, none of them more work than a submission may be."""
+    """(what push constants grow by, rows) of pieces of a matrix, none of them more work than a submission may be, but
+    for what a workgroup computes at least: `wide` rows, in use or not.
+    """
     unit = LAYOUTS[layout]
     row_words = ceil_div(columns, unit.unit_weights) * unit.unit_words
-    most = int(p.device.profile.submission_flop / (2.0 * columns * tokens)) // ROW_GROUP * ROW_GROUP
-    for first in range(0, rows, max(ROW_GROUP, most)):
-        yield {"w_offset": first * row_words // 4, "first_row": first}, min(max(ROW_GROUP, most), rows - first)
+    whole = math.lcm(wide, ROW_GROUP)
+    most = max(1, int(p.device.profile.submission_flop / (2.0 * columns * tokens)) // whole) * whole
+    for first in range(0, rows, most):
+        yield {"w_offset": first * row_words // 4, "first_row": first}, min(most, rows - first)
 
 
 def place(matrix: Matrix, part: MatrixPart, add: bool = False) -> dict[str, int]:
