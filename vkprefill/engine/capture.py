@@ -17,6 +17,7 @@ from vkprefill.engine.sizes import PAGE
 from vkprefill.engine.step import StepWord
 from vkprefill.errors import RequestError
 from vkprefill.gguf.config import ModelConfig
+from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 
@@ -129,7 +130,7 @@ class CaptureRecorder:
     def __init__(self, runner: Runner, layers: tuple[int, ...], num_queries: int, most: int, num_keys: int) -> None:
         config, device = runner.config, runner.device
         self.layers, self.num_queries, self.num_layers = layers, num_queries, config.num_hidden_layers
-        self.stride = -(-num_keys // PAGE) * PAGE
+        self.stride = round_up(num_keys, PAGE)
         heads = config.num_attention_heads
         layer_bytes = num_queries * heads * self.stride * 4
         what = f"attention capture of {num_queries} queries, {heads} heads, {num_keys} keys in {len(layers)} layers"

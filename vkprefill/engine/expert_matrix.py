@@ -10,6 +10,7 @@ from vkprefill.errors import OutOfMemoryError
 from vkprefill.gguf.experts import FUSED_EXPERTS
 from vkprefill.gguf.quants import packed_row_bytes, padded_rows
 from vkprefill.gguf.tensors import TensorSpec
+from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
 
 COLUMN_GROUP = 32  # weights of a sub-block: what kernels read of a row at a time
@@ -41,7 +42,7 @@ class ExpertMatrix:
 
     @classmethod
     def of(cls, stack: Stack, layout: str, columns: int, words: int, slabs: tuple[Slab, ...]) -> ExpertMatrix:
-        columns = -(-columns // COLUMN_GROUP) * COLUMN_GROUP
+        columns = round_up(columns, COLUMN_GROUP)
         return cls(stack.name, layout, stack.count, padded_rows(stack.rows), columns, words, slabs)
 
 

@@ -23,6 +23,7 @@ from vkprefill.engine.scratch import Scratch
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.weights import ModelWeights
 from vkprefill.gguf.config import FULL_ATTENTION, ModelConfig
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
@@ -185,10 +186,10 @@ class ForwardPass:
         """
         p, s, w, pool = self._program("drafts", 1), self._scratch, self._weights.mtp, self._pool
         at, hidden = self._context(pool.mtp_layer, 1), pool.waiting_row
-        (vocab,), blocks = s.logits.shape[1:], -(-head.num_logits // 64)
+        (vocab,), blocks = s.logits.shape[1:], ceil_div(head.num_logits, 64)
         assert head.num_logits <= vocab
         logits = s.logits.part("draft logits", 0, (1, head.num_logits))
-        seen = s.seen.part("seen", 0, (-(-head.num_logits // 32),))  # no penalty is on
+        seen = s.seen.part("seen", 0, (ceil_div(head.num_logits, 32),))  # no penalty is on
         block_best = s.block_best.part("block_best", 0, (1, blocks, 2))
         kernels.last_accepted(p, pool.kept.hidden, pool.waiting_row)
         for row in range(count):

@@ -9,6 +9,7 @@ import numpy as np
 from vkprefill.engine import kernels
 from vkprefill.engine.kernels.rows import NO_ROW
 from vkprefill.engine.scratch import Scratch
+from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
@@ -38,7 +39,7 @@ class RowStore:
             return
         self.free()
         device, x = self._device, self._scratch.x
-        rows, dim = -(-num_rows // ROWS) * ROWS, x.shape[1]
+        rows, dim = round_up(num_rows, ROWS), x.shape[1]
         device.require(store_bytes(rows, dim), f"rows of {num_rows} prompt tokens between the layers")
         with device.freed_on_error():
             self._pairs = device.buffer("row pairs", (x.shape[0], 2), np.uint32, memory="host", kind="exchange")
@@ -83,4 +84,4 @@ class RowStore:
 
 def store_bytes(num_rows: int, hidden_size: int) -> int:
     """Of the rows of a prompt's tokens."""
-    return -(-num_rows // ROWS) * ROWS * hidden_size * 4
+    return round_up(num_rows, ROWS) * hidden_size * 4

@@ -13,6 +13,7 @@ from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.sizes import DRAFT_CANDIDATES, MAX_CANDIDATES, MAX_DRAFT_IDS, MAX_DRAFTS, Sizes
 from vkprefill.engine.step import STEP_WORDS
 from vkprefill.gguf.quants import padded_rows
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 
@@ -134,8 +135,8 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
         "ffn_gate": floats(rows, c.intermediate_size),
         "ffn_up": floats(rows, c.intermediate_size),
         "logits": on_host(floats(SHORT_RUN, c.vocab_size)),
-        "seen": on_host(words(-(-c.vocab_size // 32))),
-        "block_best": words(SHORT_RUN, -(-c.vocab_size // 64), 2),
+        "seen": on_host(words(ceil_div(c.vocab_size, 32))),
+        "block_best": words(SHORT_RUN, ceil_div(c.vocab_size, 64), 2),
         "candidates": on_host(words(SHORT_RUN, MAX_CANDIDATES, 2)),
     }
     if sizes.half:

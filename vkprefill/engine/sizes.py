@@ -11,6 +11,7 @@ from numbers import Integral
 from vkprefill.errors import RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.mtp import MTPBlock
+from vkprefill.rounding import ceil_div, round_up
 from vkprefill.vulkan.profiles import Profile
 
 PAGE = 256  # slots of a page of the KV cache, as in shaders/include/kv.glsl
@@ -53,7 +54,7 @@ class Sizes:
     @property
     def rows(self) -> int:
         """Rows of the activations: the tokens of a step, rounded up to whole tiles."""
-        return -(-self.prefill_chunk // ROW_TILE) * ROW_TILE
+        return round_up(self.prefill_chunk, ROW_TILE)
 
     @property
     def pages(self) -> int:
@@ -90,12 +91,12 @@ class Sizes:
 
 
 def num_pages(max_context: int) -> int:
-    return -(-max_context // PAGE)
+    return ceil_div(max_context, PAGE)
 
 
 def conv_state_size(config: ModelConfig) -> int:
     """Floats of one layer's convolution state, rounded up to a word of 4."""
-    return -(-(config.linear_conv_kernel_dim - 1) * config.conv_dim // 4) * 4
+    return round_up((config.linear_conv_kernel_dim - 1) * config.conv_dim, 4)
 
 
 def recurrent_state_size(config: ModelConfig) -> int:

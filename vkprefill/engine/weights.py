@@ -23,6 +23,7 @@ from vkprefill.gguf.file import GGUFFile
 from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows, packed_row_bytes, padded_rows
 from vkprefill.gguf.tensors import TensorSpec, check_finite, read_vector, tensor_specs
+from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 
@@ -219,7 +220,7 @@ def _pieces(file: GGUFFile, specs: Iterable[TensorSpec], limit: int) -> Iterator
                 for first, count in stack.slabs(words, limit // 4):
                     yield spec.name, f"{stack.name}[{first}:{first + count}]", count * words
         else:
-            yield spec.name, spec.name, -(-int(np.prod(spec.shape)) // VECTOR_ALIGN) * VECTOR_ALIGN
+            yield spec.name, spec.name, round_up(int(np.prod(spec.shape)), VECTOR_ALIGN)
 
 
 def _allocate(

@@ -22,6 +22,7 @@ from vkprefill.display import printable, quoted
 from vkprefill.errors import GGUFError, RequestError, UnsupportedModelError
 from vkprefill.gguf.header import U32, Header
 from vkprefill.gguf.split import Split, part_paths, split_of
+from vkprefill.rounding import round_up
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
@@ -227,7 +228,7 @@ def _read_tensors(header: Header, num_tensors: int, alignment: int) -> dict[str,
         if record.name in tensors:
             raise header.error(f"{printable(record.name)}: tensor name occurs twice")
         tensors[record.name] = record
-    data_start = -(-header.position // alignment) * alignment
+    data_start = round_up(header.position, alignment)
     tensors = {
         name: TensorInfo(name, t.shape, t.type, data_start + t.offset, t.num_bytes) for name, t in tensors.items()
     }

@@ -30,6 +30,7 @@ from vkprefill.gguf.planes import (
     words_of,
 )
 from vkprefill.gguf.small_quants import SMALL_PACKERS
+from vkprefill.rounding import ceil_div, round_up
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,13 @@ def layout_of(weight_type: T) -> Layout:
 
 
 def padded_rows(rows: int) -> int:
-    return -(-rows // ROW_GROUP) * ROW_GROUP
+    return round_up(rows, ROW_GROUP)
 
 
 def packed_row_bytes(weight_type: T, row_length: int) -> int:
     """Bytes of one row of `row_length` weights in the packed layout."""
     layout = layout_of(weight_type)
-    return -(-row_length // layout.unit_weights) * layout.unit_words * 4
+    return ceil_div(row_length, layout.unit_weights) * layout.unit_words * 4
 
 
 def pack_rows(data: np.ndarray, weight_type: T, out: np.ndarray | None = None) -> np.ndarray:

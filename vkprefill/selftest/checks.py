@@ -7,6 +7,7 @@ import numpy as np
 from vkprefill.engine import kernels
 from vkprefill.engine.kernels.rows import NO_ROW
 from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.rounding import ceil_div, round_up
 from vkprefill.selftest import attention, delta_net, delta_rows, drafts, elementwise, experts, products, reference
 from vkprefill.selftest.trial import EXACT, Check, Trial
 from vkprefill.vulkan.device import Device
@@ -56,11 +57,11 @@ def _top_k(trial: Trial) -> None:
     """Rows of logits of tokens that run together: in row r, tokens 1 to r are seen too."""
     logits = np.round(trial.normal(ROWS, VOCAB), 2).astype(np.float32)  # many are equal
     seen, ids = trial.rng.choice(VOCAB, 500, replace=False), trial.rng.choice(VOCAB, ROWS).astype(np.uint32)
-    bits = np.zeros(-(-VOCAB // 32) * 32, np.uint8)
+    bits = np.zeros(round_up(VOCAB, 32), np.uint8)
     bits[seen] = 1
     penalty = int(np.float32(PENALTY).view(np.uint32))
     p = trial.program(ROWS, PENALTY=penalty, NUM_CANDIDATES=CANDIDATES)
-    candidates, block_best = trial.words(ROWS, MAX_CANDIDATES, 2), trial.words(ROWS, -(-VOCAB // 64), 2)
+    candidates, block_best = trial.words(ROWS, MAX_CANDIDATES, 2), trial.words(ROWS, ceil_div(VOCAB, 64), 2)
     marked = trial.put(np.packbits(bits, bitorder="little").view(np.uint32))
     kernels.top_k(p, trial.put(logits), marked, trial.put(ids), block_best, candidates)
     p.run()

@@ -14,6 +14,7 @@ from vkprefill.engine.sizes import ROW_TILE
 from vkprefill.engine.step import STEP_WORDS, StepWord
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.gguf.quants import layout_of, pack_rows
+from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
@@ -135,7 +136,7 @@ class Trial:
 
     def halves(self, num_rows: int, width: int) -> HalfRows:
         """Room for a kernel's rows of halves."""
-        return HalfRows(self.words(-(-num_rows // ROW_TILE) * ROW_TILE, width // 2), self.output(num_rows))
+        return HalfRows(self.words(round_up(num_rows, ROW_TILE), width // 2), self.output(num_rows))
 
     def compare_halves(self, program: Program, got: HalfRows, wanted: np.ndarray) -> None:
         """As compare, for rows [T, width] whose numbers differ in size: each is judged by itself."""

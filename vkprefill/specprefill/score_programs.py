@@ -20,6 +20,7 @@ from vkprefill.engine.sizes import PAGE
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.step_input import cos_sin
 from vkprefill.errors import RequestError
+from vkprefill.rounding import round_up
 from vkprefill.vulkan.program import Program
 
 STRIDE = 4 * PAGE  # keys that a row's length is rounded up to: a little longer prompt needs no new programs
@@ -53,7 +54,7 @@ class ScorePrograms:
 
     def __init__(self, run: Runner, kind: ScoreKind, num_keys: int) -> None:
         self.kind, self._run = kind, run
-        self.stride = -(-num_keys // STRIDE) * STRIDE
+        self.stride = round_up(num_keys, STRIDE)
         device, heads = run.device, run.config.num_attention_heads
         row_bytes = 4 * heads * self.stride
         limit = min(ROWS_BYTES, device.info.max_buffer_bytes)

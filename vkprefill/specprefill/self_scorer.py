@@ -17,6 +17,7 @@ from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError, VkPrefillError
 from vkprefill.gguf.config import ModelConfig
+from vkprefill.rounding import round_up
 from vkprefill.specprefill.guards import BreakEven
 from vkprefill.specprefill.protection import TAIL_QUERIES
 from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind
@@ -86,7 +87,7 @@ class SelfScorer:
         run, start = self.model.runner, time.perf_counter()
         layer, held, new = scoring_layer(config, self.model.config), len(cache), len(token_ids) - cached_n
         queries = min(queries, new)
-        most = -(-queries // QUERIES_STEP) * QUERIES_STEP
+        most = round_up(queries, QUERIES_STEP)
         nope = config.rows == NOPE
         kind = ScoreKind((layer,), False, most, config.pool_size, whole=True, before_rotary=nope)
         if self._store is None:

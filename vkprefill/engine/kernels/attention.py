@@ -8,7 +8,6 @@ from vkprefill.engine.cache_pool import KVLayer
 from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.kernels.common import (
     MAX_LOCAL_SIZE,
-    ceil_div,
     check_shapes,
     half_lanes,
     half_words,
@@ -17,6 +16,7 @@ from vkprefill.engine.kernels.common import (
 )
 from vkprefill.engine.sizes import PAGE
 from vkprefill.errors import ShapeError
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 

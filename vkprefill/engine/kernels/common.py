@@ -14,10 +14,6 @@ MAX_LOCAL_SIZE = 64
 HALF_LANES = 128  # the most invocations that every Vulkan device has in a workgroup
 
 
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 def lanes_for(words: int, most: int) -> int:
     """Invocations for `words` pieces of work: a power of two from 8 on."""
     lanes = 8

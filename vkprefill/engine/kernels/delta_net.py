@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from vkprefill.engine.halves import HalfRows
-from vkprefill.engine.kernels.common import HALF_LANES, ceil_div, check_shapes, half_words, lanes_for, shuffle_form
+from vkprefill.engine.kernels.common import HALF_LANES, check_shapes, half_words, lanes_for, shuffle_form
 from vkprefill.errors import ShapeError
 from vkprefill.gguf.config import ModelConfig
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from vkprefill.engine.cache_pool import StateOffsets
 from vkprefill.engine.kept_rows import KEPT
-from vkprefill.engine.kernels.common import ceil_div, check_shapes, lanes_for
+from vkprefill.engine.kernels.common import check_shapes, lanes_for
 from vkprefill.engine.kernels.delta_net import MAX_KEY_DIM, DeltaHeads, delta_tiles
 from vkprefill.errors import ShapeError
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 

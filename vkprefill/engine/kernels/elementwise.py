@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vkprefill.engine.halves import HalfRows
-from vkprefill.engine.kernels.common import ceil_div, check_shapes, half_lanes, half_words
+from vkprefill.engine.kernels.common import check_shapes, half_lanes, half_words
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from vkprefill.engine.expert_matrix import ExpertMatrix, Slab, most_tiles
 from vkprefill.engine.halves import HalfRows, half_for
-from vkprefill.engine.kernels.common import HALF_LANES, ceil_div, check_shapes, half_words
+from vkprefill.engine.kernels.common import HALF_LANES, check_shapes, half_words
 from vkprefill.engine.kernels.matrix import bounded_rows, half_matmul_form, matmul_form, matvec_form
 from vkprefill.errors import ShapeError
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 

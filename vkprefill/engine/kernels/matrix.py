@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from vkprefill.engine.halves import SHORT_RUN, HalfRows, half_for
-from vkprefill.engine.kernels.common import ceil_div, check_shapes, half_words, shuffle_form
+from vkprefill.engine.kernels.common import check_shapes, half_words, shuffle_form
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.gguf.quants import LAYOUTS, ROW_GROUP
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from vkprefill.engine.kernels.common import ceil_div, check_shapes
+from vkprefill.engine.kernels.common import check_shapes
 from vkprefill.errors import ShapeError
+from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 

@@ -1,0 +1,9 @@
+"""Whole numbers rounded up."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def round_up(a: int, multiple: int) -> int:
+    return ceil_div(a, multiple) * multiple
