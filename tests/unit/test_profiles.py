@@ -26,7 +26,9 @@ def test_tiles_are_what_the_shaders_can_do(profile):
     assert 128 * local * p.hybrid <= MIN_SHARED_BYTES
     assert p.shuffle or not p.wide
     assert 4 * lanes * slices * SHORT_RUN * weight_rows <= MIN_SHARED_BYTES
+    assert p.expert_rows % 4 == 0
     if p.shuffle:
+        assert all(2 * p.expert_rows % size == 0 for size in SHUFFLE_SUBGROUPS)
         assert slices == delta_lanes == delta_rows == 1
         for size in SHUFFLE_SUBGROUPS:
             assert local % size == lanes % size == attention_local % size == delta_local % size == 2 * tm % size == 0
