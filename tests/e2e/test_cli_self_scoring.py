@@ -33,8 +33,10 @@ def test_without_being_asked_for_nothing_changes(cli_here, gpu):
 def test_the_draft_is_left_aside(cli_here, gpu):
     draft = str(BUILT_IN.with_name("draft.gguf"))
     given = ("-m", str(BUILT_IN), "-md", draft, "-p", DEMO[0]["user"], *GREEDY, *SHORT)
-    done = cli_here("generate", *given, "--specprefill-scorer", "self")
+    done = cli_here("generate", *given, "--specprefill-scorer", "self", "--specprefill-lookahead", "4")
     assert "draft.gguf: not used, the model scores prompts itself" in done.err
+    assert "\n--specprefill-lookahead: not used, counts with a draft only\n" in f"\n{done.err}"
+    assert list(json.loads(done.out)["specprefill"]["unused"]) == ["lookahead"]
     assert json.loads(done.out)["specprefill"]["reason"].startswith("layer 3 chose ")
 
 

@@ -157,6 +157,18 @@ def test_keep_percentages(server):
             and report["settings"]["keep_ratio"] == 0.2
             and report["settings"]["select_mode"] == "chunk"
         )
+        assert report["unused"] == {}
+
+
+def test_settings_that_cannot_count_are_named(server):
+    def unused(**fields: object) -> dict[str, str]:
+        body = {"messages": user("Named. " + DEMO[7]["user"]), "max_tokens": 1, **fields}
+        return server.client.post("/v1/chat/completions", json=body).json()["specprefill"]["unused"]
+
+    asked = {"scorer": "self", "lookahead": 2, "keep_ratio": 0.3, "min_tokens": 0, "on_mismatch": "report"}
+    assert list(unused(specprefill=asked)) == ["keep_ratio", "lookahead", "on_mismatch"]
+    off = unused(specprefill=False, specprefill_keep_pct=20)
+    assert off == dict.fromkeys(("select_mode", "keep_ratio"), "speculative prefill is off")
 
 
 def test_short_prompts_and_tools_are_prefilled_whole(client):

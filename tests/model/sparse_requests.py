@@ -21,6 +21,7 @@ FIELDS = [
     "kept_n",
     "kept_ranges",
     "settings",
+    "unused",
     "score_ms",
     "lookahead_ms",
 ] + ["select_ms", "sparse_prefill_ms", "ttft_ms", "dense_estimate_ms", "check"]

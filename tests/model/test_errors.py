@@ -115,13 +115,13 @@ def test_bad_seen_tokens(tiny, tokens):
     [
         ({"kv_type": "q8_0"}, "kv_type: 'q8_0', wanted one of f16, f32"),
         ({"kv_type": None}, "kv_type: None"),
-        ({"prefill_chunk": 0}, "prefill_chunk: 0, wanted 1 to 4096"),
-        ({"prefill_chunk": 4097}, "prefill_chunk: 4097"),
-        ({"prefill_chunk": 64.0}, "prefill_chunk: 64.0"),
-        ({"max_context": 0}, "max_context: 0"),
-        ({"max_context": -5}, "max_context: -5"),
-        ({"max_context": 2**31}, "max_context: 2147483648"),
-        ({"max_context": "512"}, "max_context: '512'"),
+        ({"prefill_chunk": 0}, "prefill_chunk: found 0, wanted 1 to 4096"),
+        ({"prefill_chunk": 4097}, "prefill_chunk: found 4097"),
+        ({"prefill_chunk": 64.0}, "prefill_chunk: found 64.0"),
+        ({"max_context": 0}, "max_context: found 0"),
+        ({"max_context": -5}, "max_context: found -5"),
+        ({"max_context": 2**31}, "max_context: found 2147483648"),
+        ({"max_context": "512"}, "max_context: found '512'"),
     ],
 )
 def test_bad_load_options(options, message):

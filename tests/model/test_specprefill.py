@@ -20,7 +20,7 @@ CASES = {  # settings, options of plan, words of the reason
     "skipped_break_even": ({"break_even": True, **SLOW_DRAFT}, {}, "scoring 300 tokens would take about 3"),
     "kept_all": ({"keep_ratio": 1.0}, {}, "all of the 300 new tokens were kept"),
     "active": ({}, {}, "the draft chose"),
-    "failed": ({"score_layers": (0,)}, {}, "the scorer failed: layers: 0 has no attention rows"),
+    "failed": ({"score_layers": (0,)}, {}, "the scorer failed: score_layers: 0 has no attention rows"),
 }
 
 

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 from vkprefill.cli.common import terminal_text
 from vkprefill.cli.retype import taken_back
@@ -67,7 +66,7 @@ class AnswerWriter:
         if spec is None or not self._shown:
             return spec
         if spec.on_mismatch == AUTO:
-            spec = replace(spec, on_mismatch=REVISE if self._on_terminal else REPORT)
+            spec = spec.having({"on_mismatch": REVISE if self._on_terminal else REPORT})
         self._waits = spec.on_mismatch == REVISE and not self._on_terminal
         return spec
 

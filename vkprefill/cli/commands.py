@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from vkprefill.cli.common import notice
+from vkprefill.cli.flag_names import named_as_asked
 from vkprefill.cli.interrupt import INTERRUPTED
 from vkprefill.cli.output_file import check_apart
 from vkprefill.display import one_line
@@ -33,10 +34,11 @@ def build_parser(argv: list[str]) -> argparse.ArgumentParser:
 
 def run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
     """Run the command line; returns the exit code."""
+    args = argparse.Namespace()
     try:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")  # of characters that the terminal's encoding lacks
-        args = parser.parse_args(argv)
+        parser.parse_args(argv, args)
         logging.basicConfig(
             stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING
         )
@@ -50,7 +52,7 @@ def run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
         sys.stdout.flush()
         return code
     except VkPrefillError as error:
-        notice(f"Error: {one_line(error)}")
+        notice(f"Error: {one_line(named_as_asked(args, error))}")
         return 1
     except KeyboardInterrupt:
         notice("interrupted")

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,7 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from vkprefill.cli.draft_files import DraftFiles, sorted_drafts
 from vkprefill.cli.drafting_options import may_use_block, unused_flags, window
-from vkprefill.cli.specprefill_options import add_specprefill_options, given_settings, specprefill_config
+from vkprefill.cli.specprefill_options import (
+    add_specprefill_options,
+    given_settings,
+    specprefill_config,
+    unused_settings,
+)
 from vkprefill.display import printable
 from vkprefill.engine.halves import PRECISIONS
 from vkprefill.engine.model import Model, load
@@ -28,7 +32,7 @@ from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.calibration import SPEEDS
 from vkprefill.specprefill.pair import draft_room, prepare_pair, self_room
 from vkprefill.specprefill.plan import SpecPrefillReport
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
 from vkprefill.text.strict_json import loads
 
 DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
@@ -249,10 +253,8 @@ def open_pair(
         with open_model(args) as model:
             yield model, None, None
         return
-    if args.specprefill_keep_ratio is not None and spec.select_mode != "chunk":
-        notice("--specprefill-keep-ratio counts in mode chunk only (--specprefill-select-mode chunk)")
-    if args.specprefill_cumulative_mass is not None and spec.select_mode != "mass":
-        notice("--specprefill-cumulative-mass counts in mode mass only (--specprefill-select-mode mass)")
+    for line in unused_settings(args, spec, has_draft=path is not None):
+        notice(line)
     wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
     loading = {"kv_type": kv_type(args), "prefill_chunk": args.batch_size, "precision": args.precision}
     if path is None:
@@ -277,12 +279,12 @@ def scoring(args: argparse.Namespace) -> tuple[SpecPrefillConfig | None, Path | 
     spec, path = specprefill_config(args), draft_path(args)
     if spec is None:
         return None, None
-    if spec.scorer == "draft" and path is None:
+    if spec.scorer == DRAFT and path is None:
         raise RequestError("scorer draft: there is no draft model; give one with -md FILE, or take scorer self")
-    if spec.scorer == "self" or path is None and args.specprefill:
+    if spec.scorer == SELF or path is None and args.specprefill:
         if draft_files(args).draft is not None:
             notice(f"-md {printable(str(path))}: not used, the model scores prompts itself")
-        return replace(spec, scorer="self"), None
+        return spec.having({"scorer": SELF}), None
     return (None, None) if path is None else (spec, path)
 
 

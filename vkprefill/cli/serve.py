@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from dataclasses import replace
 from importlib.util import find_spec
 
 from vkprefill.cli.common import (
@@ -23,7 +22,7 @@ from vkprefill.cli.common import (
     why_off,
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
-from vkprefill.cli.specprefill_options import all_settings, given_settings
+from vkprefill.cli.specprefill_options import all_settings, given_settings, unused_settings
 from vkprefill.errors import RequestError
 from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill.settings import AUTO, SpecPrefillConfig
@@ -144,6 +143,9 @@ def run(args: argparse.Namespace) -> int:
     (spec, draft), decode = scoring(args), drafting_config(args)
     if spec is None and (given := given_settings(args)):
         notice(f"{', '.join(given)}: for requests alone that ask by kept_ranges or scorer self; {why_off(args)}")
+    if spec is not None:
+        for line in unused_settings(args, spec, has_draft=draft is not None):
+            notice(f"{line}; for requests alone that ask otherwise")
     if draft is not None:
         open_gguf(draft)  # a mistake in its name is told before anything is loaded
     engine = EngineOptions(
@@ -164,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
     defaults = Defaults(
         sampling_config(args),
         spec,
-        replace(all_settings(args), scorer=AUTO),
+        all_settings(args).having({"scorer": AUTO}),
         max_tokens=None if args.n_predict is None else max_tokens(args),
         answer_tokens=ANSWER_TOKENS if args.n_predict is None else None,
         template_kwargs=template_kwargs(args),

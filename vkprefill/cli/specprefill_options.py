@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from vkprefill.errors import RequestError
 from vkprefill.specprefill.setting_types import Switch, read
-from vkprefill.specprefill.settings import PRESETS, SpecPrefillConfig
+from vkprefill.specprefill.settings import DRAFT, PRESETS, SELF, SpecPrefillConfig, variable_of
+from vkprefill.specprefill.unused import Use, unused
 
 PREFIX = "--specprefill"
 CHECKS = ("check", "on_mismatch", "check_share", "check_idle")
@@ -62,7 +63,29 @@ def refuse_checks(args: argparse.Namespace) -> None:
 def given_settings(args: argparse.Namespace) -> list[str]:
     """The flags of settings that were given."""
     names = ["preset", *(setting.name for setting in fields(SpecPrefillConfig))]
-    return [flag(name) for name in names if getattr(args, f"specprefill_{name}") is not None]
+    return [flag(name) for name in names if _is_flag(args, name)]
+
+
+def _is_flag(args: argparse.Namespace, name: str) -> bool:
+    return getattr(args, f"specprefill_{name}", None) is not None
+
+
+def asked_by(args: argparse.Namespace, name: str, env: Mapping[str, str] = os.environ) -> str | None:
+    """How a setting was asked for: by its flag or its variable; None: it was not."""
+    if _is_flag(args, name):
+        return flag(name)
+    variable = variable_of(name)
+    return variable if variable in env else None
+
+
+def unused_settings(
+    args: argparse.Namespace, config: SpecPrefillConfig, *, has_draft: bool, env: Mapping[str, str] = os.environ
+) -> list[str]:
+    """A line for each reason why flags and variables that were given have no part."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in unused(config, Use(DRAFT if has_draft else SELF)).items():
+        reasons.setdefault(why, []).append(asked_by(args, name, env))
+    return [f"{', '.join(names)}: not used, {why}" for why, names in reasons.items()]
 
 
 def specprefill_config(args: argparse.Namespace, env: Mapping[str, str] = os.environ) -> SpecPrefillConfig | None:
@@ -86,5 +109,5 @@ def all_settings(args: argparse.Namespace, env: Mapping[str, str] = os.environ) 
             kind = setting.metadata["kind"]
             given[setting.name] = value if isinstance(kind, Switch) else read(flag(setting.name), kind, value)
     if args.specprefill_preset is not None:
-        return replace(SpecPrefillConfig.preset(args.specprefill_preset), **given)
+        return SpecPrefillConfig.preset(args.specprefill_preset).having(given, given=given)
     return SpecPrefillConfig.from_environment(env, args.specprefill_defaults, **given)

@@ -66,16 +66,18 @@ class RowTap:
         self._part.free()
 
 
-def checked_layers(layers: Sequence[int] | None, config: ModelConfig) -> tuple[int, ...]:
-    """Full-attention layers in rising order; None for all. RequestError for a layer without attention rows."""
+def checked_layers(layers: Sequence[int] | None, config: ModelConfig, name: str = "layers") -> tuple[int, ...]:
+    """Full-attention layers in rising order; None for all. RequestError for a layer without attention rows; name: what
+    it begins with.
+    """
     chosen = config.attention_layers if layers is None else tuple(sorted(set(layers)))
     for layer in chosen:
         if layer not in config.attention_layers:
             raise RequestError(
-                f"layers: {layer} has no attention rows, wanted some of {', '.join(map(str, config.attention_layers))}"
+                f"{name}: {layer} has no attention rows, wanted some of {', '.join(map(str, config.attention_layers))}"
             )
     if not chosen:
-        raise RequestError("layers: none given, wanted at least one full-attention layer")
+        raise RequestError(f"{name}: none given, wanted at least one full-attention layer")
     return chosen
 
 

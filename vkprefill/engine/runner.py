@@ -172,7 +172,7 @@ class Runner:
 
     def new_cache(self, max_context: int | None = None) -> Cache:
         if max_context is not None and not 1 <= max_context <= self.pool.num_slots:
-            raise RequestError(f"max_context: {max_context}, wanted 1 to {self.pool.num_slots}")
+            raise RequestError(f"max_context: found {max_context}, wanted 1 to {self.pool.num_slots}")
         return Cache(self.pool, min(max_context or self.sizes.max_context, self.pool.num_slots))
 
     # -- running -------------------------------------------------------------------------------------------------------

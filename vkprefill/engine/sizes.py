@@ -32,7 +32,7 @@ def check_sizes(
     for name, value, most in zip(names, (max_context, prefill_chunk), (MAX_CONTEXT, MAX_CHUNK), strict=True):
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         if value is not None and not (whole and 1 <= value <= most):
-            raise RequestError(f"{name}: {value!r}, wanted 1 to {most}")
+            raise RequestError(f"{name}: found {value!r}, wanted 1 to {most}")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from vkprefill.specprefill.protection import Protected, protected_of_tokens, tai
 from vkprefill.specprefill.selection import Selection, boost, normalise, select
 from vkprefill.specprefill.setting_types import read
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.unused import OF_DRAFT, OF_SELF
 from vkprefill.text.tokenizer import Tokenizer
 
 DENSE, DRAFT, SELF = "dense", "draft", "self"
@@ -41,14 +42,6 @@ SCORING = (
     "window",
     "draft_context",
 )  # settings that importance depends on
-DRAFT_ALONE = (
-    "lookahead",
-    "score_layers",
-    "score_depth",
-    "window",
-    "draft_context",
-)  # settings that self has no use for
-SELF_ALONE = ("score_layer",)  # settings that a draft has no use for
 BUDGET = ("select_mode", "keep_ratio", "cumulative_mass")  # set by the grid
 FORCE_QUESTION = "force_question"
 
@@ -72,7 +65,7 @@ class Variant:
     def seen_by(self, method: str) -> tuple[object, ...]:
         """Equal for variants that are the same to a method."""
         defaults = SpecPrefillConfig()
-        unused = DRAFT_ALONE if method == SELF else SELF_ALONE
+        unused = OF_DRAFT if method == SELF else OF_SELF
         return replace(self.config, **{name: getattr(defaults, name) for name in unused}), self.force_question
 
     def by_layer(self, layer: int) -> Variant:

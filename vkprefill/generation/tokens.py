@@ -17,6 +17,7 @@ from vkprefill.generation.steps import Timings, generate_step
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import Plan, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.unused import NO_DRAFT, Use, unused
 
 
 def stream_tokens(
@@ -86,13 +87,16 @@ def _stream_tokens(
 def dense_plan(num_tokens: int, cached_n: int = 0) -> Plan:
     """All new tokens, without a draft."""
     kept = np.arange(cached_n, num_tokens)
-    plan = Plan(kept, SpecPrefillReport(guards.DISABLED, "no draft model in use", num_tokens, cached_n))
+    plan = Plan(kept, SpecPrefillReport(guards.DISABLED, NO_DRAFT, num_tokens, cached_n))
     return finish_plan(plan, kept, None)
 
 
 def plan_without_draft(model: Model, asked: SparseRequest, token_ids: Sequence[int], cached_n: int = 0) -> Plan:
     """All new tokens, or those that the request names."""
     plan = dense_plan(len(token_ids), cached_n)
+    if asked.config is not None:
+        use = Use(None, NO_DRAFT, given_ranges=asked.kept_ranges is not None) if asked.enabled else Use(None)
+        plan.report.unused = unused(asked.config, use)
     if not asked.enabled:
         return plan
     if asked.kept_ranges is None:

@@ -44,16 +44,16 @@ from vkprefill.specprefill.plan import (
     tool_guard,
 )
 from vkprefill.specprefill.protection import Protected, protected_of_tokens, tail_queries
-from vkprefill.specprefill.scorer import Scorer, lookahead_steps, score_kind
+from vkprefill.specprefill.scorer import Scorer, lookahead_steps, score_kind, stops_early
 from vkprefill.specprefill.selection import boost, normalise, select
 from vkprefill.specprefill.self_scorer import SelfScorer, own_break_even, scoring_layer
 from vkprefill.specprefill.settings import AUTO, DRAFT, SELF, SpecPrefillConfig
 from vkprefill.specprefill.shares import KeptShares
+from vkprefill.specprefill.unused import NO_DRAFT, Use, unused
 
 log = logging.getLogger("vkprefill")
 
 MEMO_SIZE = 16  # selections remembered
-NO_DRAFT = "no draft model in use"
 
 
 @dataclass
@@ -188,9 +188,11 @@ class SpecPrefill:
         num_tokens, new = len(token_ids), len(token_ids) - cached_n
         report = SpecPrefillReport(guards.DISABLED, "switched off", num_tokens, cached_n, settings=config.as_dict())
         dense = Plan(np.arange(cached_n, num_tokens), report)
+        source = self.source(config) if asked.enabled else None
+        reading = {"cached_n": cached_n, "mark_at": mark_at, "progress": progress}
+        report.unused = unused(config, self._use(config, asked, source, num_tokens))
         if not asked.enabled:
             return finish_plan(dense, dense.kept, None)
-        source, reading = self.source(config), {"cached_n": cached_n, "mark_at": mark_at, "progress": progress}
         if asked.kept_ranges is not None:
             given = plan_as_given(dense, asked, config, self.target.tokenizer, token_ids)
             if source == SELF and given.sparse and cache is not None:
@@ -276,6 +278,20 @@ class SpecPrefill:
             raise RequestError(f"{name}: found {num_before!r}, wanted 0 to {len(ids) - 1}, below the prompt's length")
         return ids
 
+    def _use(self, config: SpecPrefillConfig, asked: SparseRequest, source: str | None, num_tokens: int) -> Use:
+        """What the settings are used for in this prompt."""
+        if not asked.enabled:
+            return Use(None)  # whatever else was asked for
+        by_draft = source == DRAFT
+        return Use(
+            source,
+            NO_DRAFT,
+            given_ranges=asked.kept_ranges is not None,
+            stops_early=by_draft and stops_early(config, self.draft),
+            draft_context=self.draft.max_context if by_draft else None,
+            num_tokens=num_tokens,
+        )
+
     def _guard(
         self,
         token_ids: Sequence[int],
@@ -346,7 +362,7 @@ def check_pair(target: Model, draft: Model, config: SpecPrefillConfig) -> None:
     """RequestError for what would make every scoring fail: vocabularies that differ, layers the draft does not have."""
     check_vocabularies(target, draft)
     if config.score_layers != "all":
-        checked_layers(config.score_layers, draft.config)
+        checked_layers(config.score_layers, draft.config, "score_layers")
 
 
 def _memo_key(token_ids: Sequence[int], config: SpecPrefillConfig, first: int, protected: object) -> bytes:

@@ -12,7 +12,7 @@ from vkprefill.errors import RequestError
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.guards import RequestFacts
 from vkprefill.specprefill.protection import Protected
-from vkprefill.specprefill.selection import Selection
+from vkprefill.specprefill.selection import Selection, least_kept
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.text.tokenizer import Tokenizer
 
@@ -48,9 +48,10 @@ class SpecPrefillReport:
 
     status: one of guards.STATUSES, reason: a sentence; prompt_n: T; cached_n: tokens no prefill was needed for,
     cached_ranges: those of them that the target has run, as [start, end): what is missing earlier prefills left out;
-    kept_n: tokens of the rest that the target ran, kept_ranges: which; ttft_ms: from the call to the first sampled
-    token; check: what came of comparing the answer with the dense one, see check_report. importance float32 [T] and
-    kept int64 [K] are arrays for the API, None where there are none.
+    kept_n: tokens of the rest that the target ran, kept_ranges: which; unused: those of the settings asked for that had
+    no part, and why; ttft_ms: from the call to the first sampled token; check: what came of comparing the answer with
+    the dense one, see check_report. importance float32 [T] and kept int64 [K] are arrays for the API, None where there
+    are none.
     """
 
     status: str
@@ -61,6 +62,7 @@ class SpecPrefillReport:
     kept_n: int = 0
     kept_ranges: list[list[int]] = field(default_factory=list)
     settings: dict[str, object] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
     score_ms: float = 0.0
     lookahead_ms: float = 0.0
     select_ms: float = 0.0
@@ -146,8 +148,12 @@ class SparseRequest:
 
 
 def choice_reason(selection: Selection, new: int, config: SpecPrefillConfig, scorer: str) -> str:
-    """A sentence on a choice among `new` tokens; a limit that acted is named."""
+    """A sentence on a choice among `new` tokens; a limit that acted is named, and what is kept beyond a share."""
     reason = f"{scorer} chose {len(selection.kept)} of {new} new tokens"
+    if selection.floor_n:
+        reason += f", {selection.floor_n} of them since at least {least_kept(new)} are kept (a tenth, but 4 to 128)"
+    if config.select_mode == "chunk" and (forced_n := len(selection.forced)) > config.keep_ratio * new:
+        reason += f"; {forced_n} of them are kept in any case, more than the share {config.keep_ratio:g}"
     if selection.capped_n:
         limit = f"max_keep {config.most_kept}" + (", the limit of mode mass," if config.max_keep == "auto" else "")
         reason += f"; {limit} left out {selection.capped_n} more"

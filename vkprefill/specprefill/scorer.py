@@ -73,7 +73,7 @@ class Scorer:
         earlier prompts.
         """
         kind, lookahead = score_kind(config, self.draft), lookahead_steps(config, self.draft)
-        checked_layers(kind.layers, self.draft.config)
+        checked_layers(kind.layers, self.draft.config, "score_layers")
         queries = kind.queries if config.tail_queries else min(queries, kind.queries)
         window = config.window_size(self.draft.max_context)
         num_tokens = min(len(token_ids), window or len(token_ids))
@@ -236,7 +236,7 @@ def _lacks(kind: ScoreKind) -> str | None:
 
 def score_kind(config: SpecPrefillConfig, draft: Model) -> ScoreKind:
     """Which programs of the draft the settings ask for, whether or not it has such layers."""
-    queries = config.tail_queries or (MOST_QUERIES if _stops_early(config, draft) else 1)
+    queries = config.tail_queries or (MOST_QUERIES if stops_early(config, draft) else 1)
     lookahead, nope = lookahead_steps(config, draft) > 0, config.rows == NOPE
     return ScoreKind(score_layers(config, draft), lookahead, queries, config.pool_size, before_rotary=nope)
 
@@ -256,8 +256,9 @@ def score_layers(config: SpecPrefillConfig, draft: Model) -> tuple[int, ...]:
 
 def lookahead_steps(config: SpecPrefillConfig, draft: Model) -> int:
     """Look-ahead needs all layers: where tail queries are asked for, or early layers only, there is none."""
-    return 0 if _stops_early(config, draft) or config.tail_queries else config.lookahead
+    return 0 if stops_early(config, draft) or config.tail_queries else config.lookahead
 
 
-def _stops_early(config: SpecPrefillConfig, draft: Model) -> bool:
+def stops_early(config: SpecPrefillConfig, draft: Model) -> bool:
+    """Whether the layers that score leave out the draft's last ones."""
     return draft.config.attention_layers[-1] not in score_layers(config, draft)

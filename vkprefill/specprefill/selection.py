@@ -40,6 +40,7 @@ class Selection:
         chunk_scores: float32 [n]: mean importance of each chunk's tokens.
         protected_n: tokens kept because they were given as protected.
         capped_n: tokens that max_keep left out of what would have been kept.
+        floor_n: tokens kept only since fewer would be less than the least that is.
     """
 
     kept: np.ndarray
@@ -49,6 +50,7 @@ class Selection:
     chunk_scores: np.ndarray
     protected_n: int = 0
     capped_n: int = 0
+    floor_n: int = 0
 
     @property
     def kept_all(self) -> bool:
@@ -268,7 +270,7 @@ def select(
     ones = np.ones(len(values), np.int64)
     num_kept = rising(ones, forced)
     if config.keep_ratio == 1:
-        wanted = chosen = len(order)
+        asked = wanted = chosen = len(order)
     else:
         if config.select_mode == "chunk":
             num_chunks = math.ceil(config.keep_ratio * len(order) * (1 - ROUNDING))
@@ -277,17 +279,31 @@ def select(
         else:
             enough = config.cumulative_mass * sums.sum() * (1 - ROUNDING)
             chosen = max(0 if held.any() else 1, np.searchsorted(rising(values, held), enough))
-        least, greatest = LEAST_KEPT_RANGE
-        floor = min(greatest, max(least, (len(values) - first) / LEAST_KEPT_DIVISOR), num_kept[-1])
-        wanted = chosen = min(len(order), max(int(chosen), int(np.searchsorted(num_kept, floor))))
+        floor = min(least_kept(len(values) - first), num_kept[-1])
+        asked = min(len(order), int(chosen))
+        wanted = chosen = max(asked, int(np.searchsorted(num_kept, floor)))
         if config.most_kept:
             chosen = max(0, min(chosen, int(np.searchsorted(num_kept, config.most_kept, side="right")) - 1))
 
     keep = forced.copy()
     for chunk in order[:chosen]:
         keep[bounds[chunk] : bounds[chunk + 1]] = True
-    capped_n = int(num_kept[wanted] - num_kept[chosen])
-    return Selection(_positions(keep), _ranges(keep), _positions(forced), bounds, scores, int(held.sum()), capped_n)
+    return Selection(
+        _positions(keep),
+        _ranges(keep),
+        _positions(forced),
+        bounds,
+        scores,
+        protected_n=int(held.sum()),
+        capped_n=int(num_kept[wanted] - num_kept[chosen]),
+        floor_n=int(num_kept[chosen] - num_kept[min(asked, chosen)]),
+    )
+
+
+def least_kept(num_tokens: int) -> int:
+    """How many of so many tokens are kept at least."""
+    least, greatest = LEAST_KEPT_RANGE
+    return min(greatest, max(least, math.ceil(num_tokens / LEAST_KEPT_DIVISOR)))
 
 
 def _order(scores: np.ndarray, bounds: np.ndarray, layout: Layout | None, chunk_size: int) -> np.ndarray:

@@ -4,9 +4,12 @@ Speculative prefill: Liu, Chen, Zhang, "Speculative Prefill", arXiv 2502.02789. 
 tokens, the target model prefills only those that matter. The command line's flags are made from the fields here.
 """
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from difflib import get_close_matches
+from functools import cache
 
 from vkprefill.display import printable
 from vkprefill.errors import RequestError
@@ -23,6 +26,8 @@ from vkprefill.specprefill.setting_types import (
     check,
     read,
 )
+
+log = logging.getLogger("vkprefill")
 
 MAX_TOKENS = 2**31 - 1  # positions are int32
 MAX_LAYER = 1023
@@ -75,6 +80,8 @@ class SpecPrefillConfig:
     """How the draft scores the prompt and which tokens the target then prefills.
 
     Lists become tuples and whole numbers floats where a setting has those: equal settings are equal and hash alike.
+    `given` has the names of the settings that were asked for, which is not part of what makes settings equal: a report
+    says which of them had no part.
 
     Raises:
         RequestError: a value of the wrong type or out of its range; the message names all three.
@@ -97,7 +104,11 @@ class SpecPrefillConfig:
         0.85, SHARE, "mode mass: share of the whole importance that is kept", "SP_CUMULATIVE_MASS"
     )
     keep_ratio: float = _setting(
-        0.3, SHARE, "mode chunk: share of the chunks that is kept; 1 keeps every token in both modes", "SP_KEEP_PCT"
+        0.3,
+        SHARE,
+        "mode chunk: share that is kept, protected tokens included; at least a tenth is, but 4 to 128 tokens; 1 keeps "
+        "every token in both modes",
+        "SP_KEEP_PCT",
     )
     max_keep: int | str = _setting(
         "auto",
@@ -226,6 +237,12 @@ class SpecPrefillConfig:
         True, Switch(), "a check that the answer ended before goes on while nobody asks", guard=True
     )
 
+    def __new__(cls, *values: object, **settings: object) -> "SpecPrefillConfig":
+        made = super().__new__(cls)
+        names = [setting.name for setting in fields(cls)][: len(values)]
+        object.__setattr__(made, "given", frozenset(settings).union(names))
+        return made
+
     def __post_init__(self) -> None:
         for setting in fields(self):
             value = check(setting.name, setting.metadata["kind"], getattr(self, setting.name))
@@ -247,7 +264,7 @@ class SpecPrefillConfig:
         """The settings of a preset: "fork". RequestError for another name."""
         if name not in PRESETS:
             raise RequestError(f"preset: found {printable(name)}, wanted {' or '.join(PRESETS)}")
-        return cls(**PRESETS[name])
+        return cls().having(PRESETS[name])
 
     @classmethod
     def from_environment(
@@ -260,16 +277,19 @@ class SpecPrefillConfig:
         Raises:
             RequestError: a variable whose text is no value of its setting (an empty text is none), or a bad override.
         """
+        for variable in unknown_variables(env):
+            _tell_of_unknown(variable)
         found = {
             setting.name: read(variable, setting.metadata["kind"], env[variable])
             for setting in fields(cls)
             if (variable := setting.metadata["variable"]) is not None and variable in env
         }
-        return replace(base or cls(), **{**found, **overrides})
+        return (base or cls()).having({**found, **overrides}, given={*found, *overrides})
 
     @classmethod
     def from_dict(cls, settings: object, base: "SpecPrefillConfig | None" = None) -> "SpecPrefillConfig":
-        """The settings of a JSON object, such as a request's; those it lacks come from `base` (the defaults).
+        """The settings of a JSON object, such as a request's; those it lacks come from `base` (the defaults), but for
+        one that does not go with those of the object, which gives way.
 
         Raises:
             RequestError: not a mapping, an unknown name, a bad value.
@@ -280,7 +300,25 @@ class SpecPrefillConfig:
         for name in settings:
             if name not in names:
                 raise RequestError(f"specprefill: found setting {printable(name)}, wanted some of {', '.join(names)}")
-        return replace(base or cls(), **settings)
+        base = base or cls()
+        return base.having({**base._giving_way(settings), **settings}, given=settings)
+
+    def _giving_way(self, settings: Mapping[str, object]) -> dict[str, object]:
+        """What becomes of settings of ours that cannot stand beside these."""
+        changes: dict[str, object] = {}
+        if settings.get("score_depth", 1) != 1:
+            changes["score_layers"] = "all"
+        if settings.get("score_layers", "all") != "all":
+            changes["score_depth"] = 1.0
+        if "chunk_size" in settings and self.window not in (0, "auto"):
+            changes["window"] = max(self.window, check("chunk_size", Whole(1, MAX_TOKENS), settings["chunk_size"]))
+        return changes
+
+    def having(self, settings: Mapping[str, object], given: Iterable[str] | None = None) -> "SpecPrefillConfig":
+        """With other values of these settings. given: the names of those that were asked for (None: as before)."""
+        made = replace(self, **settings)
+        object.__setattr__(made, "given", self.given if given is None else frozenset(given))
+        return made
 
     def as_dict(self) -> dict[str, object]:
         """Every setting by name, as JSON has it: lists for tuples. `from_dict` reads it back."""
@@ -308,6 +346,26 @@ class SpecPrefillConfig:
             return self.window
         size = AUTO_WINDOW_BYTES // ((self.draft_context or context) * AUTO_WINDOW_BYTES_PER_WEIGHT)
         return max(size, LEAST_WINDOW, self.chunk_size)
+
+
+VARIABLES = {setting.metadata["variable"]: setting.name for setting in fields(SpecPrefillConfig)}
+del VARIABLES[None]
+
+
+def variable_of(name: str) -> str | None:
+    """The environment variable of a setting."""
+    return next((variable for variable, setting in VARIABLES.items() if setting == name), None)
+
+
+def unknown_variables(env: Mapping[str, str]) -> list[str]:
+    """Names like those of variables, of which none is one."""
+    return sorted(name for name in env if name.startswith("SP_") and name not in VARIABLES)
+
+
+@cache
+def _tell_of_unknown(name: str) -> None:
+    near = get_close_matches(name, VARIABLES, n=1, cutoff=0)
+    log.warning("%s: not used, no variable has this name; the nearest is %s", printable(name), near[0])
 
 
 def _plain(value: object) -> object:

@@ -134,6 +134,7 @@ def _answer(object_name: str) -> Json:
         kept_n={"type": "integer"},
         kept_ranges={"type": "array"},
         settings={"type": "object"},
+        unused={"type": "object", "additionalProperties": {"type": "string"}},
         ttft_ms={"type": "number"},
         check=_object(status={"enum": list(CHECK_STATUSES)}, reason={"type": "string"}),
     )

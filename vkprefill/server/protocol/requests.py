@@ -224,13 +224,14 @@ def _specprefill(asked: Json, defaults: Defaults) -> SpecPrefillRequest:
     it, by mode "chunk"; specprefill_details: true for the prompt's tokens and their importance in the answer.
     """
     value, details = asked.get("specprefill", True), asked.get("specprefill_details", False)
-    settings: dict[str, object] = {}
+    settings: dict[str, object] = dict(value) if isinstance(value, dict) else {}
     for name in KEEP_FIELDS:
         if name in asked:
             keep = asked[name]
-            settings = {"keep_ratio": keep if keep <= 1 else keep / 100, "select_mode": "chunk"}
-    if isinstance(value, dict):
-        settings |= value
+            for setting, one in {"keep_ratio": keep if keep <= 1 else keep / 100, "select_mode": "chunk"}.items():
+                if settings.setdefault(setting, one) != one:
+                    beside = f"{setting} {settings[setting]}"
+                    raise bad_request(name, f"found {keep:g}, which is {setting} {one}, beside {beside}, wanted one")
     if defaults.spec is None and not settings:
         return SpecPrefillRequest(value is not False, None, None, details)
     kept_ranges = settings.pop("kept_ranges", None)
