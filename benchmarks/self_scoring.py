@@ -13,13 +13,16 @@ its threads; `read` and `late`, the two parts of `self`, are on the clock.
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
+import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
 import vkprefill
-from vkprefill.benchmark.speed import has_cpu_time, random_tokens, timed
+from vkprefill.benchmark.record import Figure, Record, about
+from vkprefill.benchmark.speed import has_cpu_time, random_tokens, seconds, timed
 from vkprefill.engine.model import Model
 from vkprefill.engine.row_store import store_bytes
 from vkprefill.specprefill.pipeline import SpecPrefill
@@ -50,8 +53,10 @@ class Peak:
         self.num_bytes = max(self.num_bytes, self._model.device.allocated.get("prompt_rows", 0))
 
 
-def measure(target: Model, draft: Model | None, length: int, keep: float, repetitions: int) -> dict[str, object]:
-    """One row of the table: medians."""
+def measure(
+    target: Model, draft: Model | None, length: int, keep: float, repetitions: int
+) -> tuple[dict[str, object], list[Figure]]:
+    """One row of the table, of medians, and the figures of the three ways."""
     config = {"select_mode": "chunk", "keep_ratio": keep, "max_keep": 0, "break_even": False, "tool_guard": False}
     pairs = {"self": SpecPrefill(target, None, SpecPrefillConfig(scorer="self", **config))}
     if draft is not None:
@@ -69,25 +74,28 @@ def measure(target: Model, draft: Model | None, length: int, keep: float, repeti
                 times = timed(lambda pair=pair, t=tokens, r=results: r.append(pair.prefill(t, progress=peak)))
                 results[0].cache.close()
             if repetition:
-                all_times.append(times.cpu_s if cpu else times.wall_s)
+                all_times.append(times)
                 reports += [result.report for result in results if name == "self"]
     layer, layers = pairs["self"].split_of(pairs["self"].config), target.config.num_hidden_layers
     for pair in pairs.values():
         pair.close()
-    early, kept, dense = (layer + 1) / layers, median(r.kept_n for r in reports) / length, median(found["dense"])
-    return {
+    figures = [f for how, times in found.items() for f in seconds(f"first token of {length}, {how}", times, cpu)]
+    took = {name: median(t.cpu_s if cpu else t.wall_s for t in times) for name, times in found.items()}
+    early, kept, dense = (layer + 1) / layers, median(r.kept_n for r in reports) / length, took["dense"]
+    row = {
         "tokens": length,
         "layer": layer,
         "kept": kept,
         "dense_s": dense,
-        "self_s": median(found["self"]),
+        "self_s": took["self"],
         "read_wall_s": median(r.score_ms for r in reports) / 1e3,
         "late_wall_s": median(r.sparse_prefill_ms for r in reports) / 1e3,
         "formula_s": dense * (early + kept * (1 - early)),
-        "draft_s": median(found["draft"]) if draft is not None else None,
+        "draft_s": took.get("draft"),
         "rows_bytes": peak.num_bytes,
         "rows_bill": store_bytes(length, target.config.hidden_size),
     }
+    return row, figures
 
 
 def line(row: dict[str, object]) -> str:
@@ -100,15 +108,15 @@ def line(row: dict[str, object]) -> str:
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-m", "--model", help="(default: the built-in pair)")
     parser.add_argument("-md", "--model-draft")
     parser.add_argument("--lengths", default="1024,2048,4096,8192")
     parser.add_argument("--keep", type=float, default=0.2)
     parser.add_argument("-r", "--repetitions", type=int, default=3)
-    parser.add_argument("--json", metavar="FILE")
-    args = parser.parse_args()
+    parser.add_argument("--json", metavar="FILE", help="write the record")
+    args = parser.parse_args(argv)
     lengths = [int(n) for n in args.lengths.split(",")]
     context = max(lengths) + 64
     draft_path = args.model_draft or (DATA / "draft.gguf" if args.model is None else None)
@@ -117,12 +125,15 @@ def main() -> None:
         draft = draft_path and stack.enter_context(vkprefill.load(draft_path, target.device, max_context=context))
         print(f"{target.config.name} on {target.device.info.name}, {target.device.info.driver}")
         print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
-        rows = []
+        rows, figures, info = [], [], target.device.info
         for length in lengths:
-            rows.append(measure(target, draft, length, args.keep, args.repetitions))
-            print(line(rows[-1]), flush=True)
+            row, measured = measure(target, draft, length, args.keep, args.repetitions)
+            rows.append(row)
+            figures += measured
+            print(line(row), flush=True)
     if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1))
+        command = shlex.join(["python", "-m", "benchmarks.self_scoring", *(sys.argv[1:] if argv is None else argv)])
+        Record(about(command, info), figures, {"rows": rows}).write(args.json)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,30 @@ def test_the_layer_at_a_share_of_the_depth(num_layers, depth, layer):
     assert score_kind(replace(config, tail_queries=5), draft).queries == 5
 
 
+@pytest.mark.parametrize(
+    "num_layers, every, layer", [(24, 4, 7), (32, 4, 11), (12, 4, 3), (8, 4, 3), (40, 4, 15), (8, 2, 3)]
+)
+def test_a_third_of_it_unless_asked_otherwise(num_layers, every, layer):
+    draft = model_of(num_layers, every)
+    assert score_layers(SpecPrefillConfig(), draft) == (layer,)
+    assert lookahead_steps(SpecPrefillConfig(), draft) == 0
+    assert score_kind(SpecPrefillConfig(), draft).queries == 64
+    assert score_kind(SpecPrefillConfig(), draft) == score_kind(SpecPrefillConfig(score_depth=1 / 3), draft)
+
+
+def test_of_one_attention_layer_nothing_changes():
+    """The built-in draft: the same layer, look-ahead and programs as with all of it."""
+    draft, auto, whole = model_of(4), SpecPrefillConfig(), SpecPrefillConfig(score_depth=1)
+    assert score_layers(auto, draft) == (3,)
+    assert lookahead_steps(auto, draft) == lookahead_steps(whole, draft) == 8
+    assert score_kind(auto, draft) == score_kind(whole, draft)
+
+
 def test_all_of_it():
     draft = model_of(24)
-    assert score_layers(SpecPrefillConfig(), draft) == draft.config.attention_layers
+    for config in (SpecPrefillConfig(score_depth=1), SpecPrefillConfig.preset("fork")):
+        assert score_layers(config, draft) == draft.config.attention_layers
+        assert lookahead_steps(config, draft) == config.lookahead
     assert score_layers(SpecPrefillConfig(score_layers=(1, 2)), draft) == (1, 2), "refused where it is used"
 
 

@@ -57,6 +57,11 @@ def tokens(count: int, vocabulary: int = 256, seed: int = 1) -> list[int]:
     return np.random.Generator(np.random.SFC64(seed)).integers(0, vocabulary, count).tolist()
 
 
+def settings_of(**settings: object) -> SpecPrefillConfig:
+    """All layers score, unless the settings name some."""
+    return SpecPrefillConfig(**{"score_depth": 1, **settings})
+
+
 def numpy_importance(model: Model, token_ids: list[int], config: SpecPrefillConfig) -> tuple[np.ndarray, int]:
     """(importance [T], steps) from rows that are read back."""
     layers = None if config.score_layers == "all" else config.score_layers
@@ -103,7 +108,7 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("count", [1, 3, 200])
 def test_built_in_draft(draft, scorer_of, settings, count):
-    config, token_ids = SpecPrefillConfig(**settings), tokens(count, draft.config.vocab_size)
+    config, token_ids = settings_of(**settings), tokens(count, draft.config.vocab_size)
     check(scorer_of(draft).score(token_ids, config), *numpy_importance(draft, token_ids, config))
 
 
@@ -113,7 +118,7 @@ def test_fixtures(load_model, scorer_of, prompt, name, kv_type):
     model = load_model(name, kv_type=kv_type)
     scorer = scorer_of(model)
     for settings in SETTINGS:
-        config = SpecPrefillConfig(**settings)
+        config = settings_of(**settings)
         expected = numpy_importance(model, prompt[:140], config)
         scorer._prompts.reset()  # pages of its cache are needed by the captures
         check(scorer.score(prompt[:140], config), *expected)
@@ -123,15 +128,15 @@ def test_fixtures(load_model, scorer_of, prompt, name, kv_type):
 @pytest.mark.parametrize("layers", ["all", (1,), (3, 1), (5,), (1, 7), (7,)])
 @pytest.mark.parametrize("tail", [0, 1, 33, 70])
 def test_layers_and_tail_queries_across_chunks(eight_layers, scorer_of, layers, tail):
-    config = SpecPrefillConfig(score_layers=layers, tail_queries=tail, lookahead=3)
+    config = settings_of(score_layers=layers, tail_queries=tail, lookahead=3)
     token_ids = tokens(150)
     check(scorer_of(eight_layers).score(token_ids, config), *numpy_importance(eight_layers, token_ids, config))
 
 
 @pytest.mark.parametrize(("layers", "last"), [((1,), 1), ((3, 1), 3), ((5,), 5)])
 def test_draft_stops_after_the_last_scored_layer(eight_layers, scorer_of, layers, last):
-    config, scorer = SpecPrefillConfig(score_layers=layers, tail_queries=4), scorer_of(eight_layers)
-    assert scorer.score(tokens(100), config).lookahead_ms < scorer.score(tokens(100), SpecPrefillConfig()).lookahead_ms
+    config, scorer = settings_of(score_layers=layers, tail_queries=4), scorer_of(eight_layers)
+    assert scorer.score(tokens(100), config).lookahead_ms < scorer.score(tokens(100), settings_of()).lookahead_ms
     scorer.score(tokens(100), config)
     programs = programs_of(scorer)
     assert programs._decode is None
@@ -158,12 +163,12 @@ def test_changed_settings_never_use_an_incomplete_cache(eight_layers, scorer_of)
         {"lookahead": 2},
     ]
     for i, settings in enumerate(some):
-        config, part = SpecPrefillConfig(**settings), token_ids[: 40 + 8 * i]
+        config, part = settings_of(**settings), token_ids[: 40 + 8 * i]
         check(scorer.score(part, config), *numpy_importance(eight_layers, part, config))
 
 
 def test_lookahead_stops_at_an_end_token(draft, scorer_of, monkeypatch):
-    token_ids, config = tokens(100, draft.config.vocab_size), SpecPrefillConfig(lookahead=6)
+    token_ids, config = tokens(100, draft.config.vocab_size), settings_of(lookahead=6)
     cache = draft.new_cache()
     chosen = [int(draft.prefill(token_ids, cache=cache).argmax())]
     while len(chosen) < 6:
@@ -182,7 +187,7 @@ def test_lookahead_stops_at_an_end_token(draft, scorer_of, monkeypatch):
 @pytest.mark.parametrize("count", [1016, 1024])
 def test_rows_have_room_for_lookahead(draft, scorer_of, monkeypatch, count):
     """Where the prompt fills the buffer of rows, scores of later keys must not run into the next head's."""
-    config, token_ids = SpecPrefillConfig(lookahead=8), tokens(count, draft.config.vocab_size)
+    config, token_ids = settings_of(lookahead=8), tokens(count, draft.config.vocab_size)
     without_ends(monkeypatch)
     check(scorer_of(draft).score(token_ids, config), *numpy_importance(draft, token_ids, config))
 
@@ -190,7 +195,7 @@ def test_rows_have_room_for_lookahead(draft, scorer_of, monkeypatch, count):
 @pytest.mark.parametrize("settings", [{"lookahead": 2}, {"tail_queries": 3}])
 @pytest.mark.parametrize("window", [32, 64, 149, 1000])
 def test_windows(eight_layers, scorer_of, window, settings):
-    config, token_ids = SpecPrefillConfig(window=window, **settings), tokens(150)
+    config, token_ids = settings_of(window=window, **settings), tokens(150)
     expected = np.full(len(token_ids), np.nan, np.float32)
     for start, end, score_start, score_end in windows(len(token_ids), window):
         part, _ = numpy_importance(eight_layers, token_ids[start:end], config)
@@ -206,8 +211,8 @@ def test_window_progress_and_prompts_longer_than_the_context(eight_layers, score
     scorer = scorer_of(eight_layers)
     message = r"draft context: 1100 prompt and 1 look-ahead tokens, the draft holds 1024; use windows"
     with pytest.raises(vkprefill.RequestError, match=message):
-        scorer.score(token_ids, SpecPrefillConfig(lookahead=1))
-    config = SpecPrefillConfig(window=600, lookahead=1)
+        scorer.score(token_ids, settings_of(lookahead=1))
+    config = settings_of(window=600, lookahead=1)
     found = scorer.score(token_ids, config, progress=lambda done, total: calls.append((done, total)))
     assert np.isfinite(found.values).all() and (found.values > 0).all()
     assert calls[-1] == (1100, 1100) and calls == sorted(calls) and {total for _, total in calls} == {1100}
@@ -221,7 +226,7 @@ def test_context_to_the_last_slot(eight_layers, scorer_of):
         ({"lookahead": 4, "tail_queries": 2}, 0),
         ({"score_layers": (1,)}, 0),
     ):
-        config = SpecPrefillConfig(**settings)
+        config = settings_of(**settings)
         assert scorer.score(tokens(1024 - room), config).cached_n in (0, 1020)
         with pytest.raises(vkprefill.RequestError, match=f"draft context: {1025 - room} prompt and {room} look-ahead"):
             scorer.score(tokens(1025 - room), config)
@@ -230,7 +235,7 @@ def test_context_to_the_last_slot(eight_layers, scorer_of):
 @pytest.mark.parametrize("settings", [{}, {"tail_queries": 4}, {"score_layers": (3,)}, {"tail_queries": 30}])
 def test_next_turn_goes_on(eight_layers, scorer_of, settings):
     """From the mark if history was edited after it, from the prompt's end if it goes on; values as from scratch."""
-    config, scorer = SpecPrefillConfig(**settings), scorer_of(eight_layers)
+    config, scorer = settings_of(**settings), scorer_of(eight_layers)
     first, history = tokens(120), 100
     assert scorer.score(first, config, mark_at=[history]).cached_n == 0
     turns = [
@@ -252,7 +257,7 @@ def test_next_turn_goes_on(eight_layers, scorer_of, settings):
 @pytest.mark.parametrize("when", ["prefill", "decode", "between", "total"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, vkprefill.VkPrefillError])
 def test_failure_leaves_no_trace(eight_layers, scorer_of, monkeypatch, when, error):
-    config, scorer, token_ids = SpecPrefillConfig(lookahead=4), scorer_of(eight_layers), tokens(160)
+    config, scorer, token_ids = settings_of(lookahead=4), scorer_of(eight_layers), tokens(160)
     without_ends(monkeypatch)
     scorer.score(token_ids[:60], config)
     calls = 0
@@ -283,7 +288,7 @@ def test_failure_leaves_no_trace(eight_layers, scorer_of, monkeypatch, when, err
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_importance_that_is_not_finite(eight_layers, scorer_of, monkeypatch, settings, value):
     """An error of the scorer, also where no look-ahead logits are made, and nothing goes on from it."""
-    config = SpecPrefillConfig(**{"lookahead": 2, **settings})
+    config = settings_of(**{"lookahead": 2, **settings})
     scorer, token_ids = scorer_of(eight_layers), tokens(150)
     want = scorer.score(token_ids, config).values
     programs = programs_of(scorer)
@@ -310,19 +315,19 @@ def test_more_queries_than_fit_take_more_runs(eight_layers, scorer_of, monkeypat
     monkeypatch.setattr(score_programs, "ROWS_BYTES", 4 * heads * score_programs.STRIDE * 9)
     scorer = scorer_of(eight_layers)
     for settings in ({"tail_queries": 70}, {"tail_queries": 150}, {"tail_queries": 4096, "score_layers": (3,)}, {}):
-        config = SpecPrefillConfig(**settings)
+        config = settings_of(**settings)
         check(scorer.score(token_ids, config, mark_at=[120]), *numpy_importance(eight_layers, token_ids, config))
         assert programs_of(scorer).most == (9 if settings else 1)
         assert programs_of(scorer)._rows.num_bytes <= score_programs.ROWS_BYTES
-        assert scorer.score(token_ids[:140] + tokens(20), SpecPrefillConfig(tail_queries=12)).cached_n <= 148
+        assert scorer.score(token_ids[:140] + tokens(20), settings_of(tail_queries=12)).cached_n <= 148
 
 
 def test_memory_of_a_large_request_is_given_back(eight_layers, scorer_of, monkeypatch):
     scorer, token_ids, device = scorer_of(eight_layers), tokens(150), eight_layers.device
-    scorer.score(token_ids, SpecPrefillConfig())
+    scorer.score(token_ids, settings_of())
     usual, programs = device.allocated["scoring"], programs_of(scorer)
     monkeypatch.setattr(score_programs, "KEPT_BYTES", 2 * programs.num_bytes)
-    large = SpecPrefillConfig(tail_queries=32)
+    large = settings_of(tail_queries=32)
     check(scorer.score(token_ids, large), *numpy_importance(eight_layers, token_ids, large))
     assert device.allocated["scoring"] == usual and programs_of(scorer) is programs, "what is used as a rule stays"
 
@@ -332,14 +337,14 @@ def test_windows_share_the_programs_of_a_large_request(eight_layers, scorer_of, 
     monkeypatch.setattr(score_programs, "KEPT_BYTES", 0)
     made, scorer = [], scorer_of(eight_layers)
     monkeypatch.setattr(score_programs, "ScorePrograms", lambda *args: made.append(args) or ScorePrograms(*args))
-    scorer.score(tokens(300), SpecPrefillConfig(window=64, lookahead=1))
+    scorer.score(tokens(300), settings_of(window=64, lookahead=1))
     assert len(made) == 1 and made[0][2] == 65 and eight_layers.device.allocated["scoring"] == 0
 
 
 def test_programs_of_few_kinds_are_kept(eight_layers, scorer_of):
     scorer, sizes = scorer_of(eight_layers), []
     for pool_size in range(1, 4 * score_programs.KEPT_PROGRAMS, 2):
-        scorer.score(tokens(40), SpecPrefillConfig(pool_size=pool_size, lookahead=0))
+        scorer.score(tokens(40), settings_of(pool_size=pool_size, lookahead=0))
         sizes.append(eight_layers.device.allocated["scoring"])
     assert len(scorer._store.programs) == score_programs.KEPT_PROGRAMS
     assert len(set(sizes[score_programs.KEPT_PROGRAMS - 1 :])) == 1, "flat"
@@ -347,7 +352,7 @@ def test_programs_of_few_kinds_are_kept(eight_layers, scorer_of):
 
 def test_kept_programs_go_when_memory_is_needed(eight_layers, scorer_of, monkeypatch):
     """But not those in use."""
-    scorer, config, token_ids, device = scorer_of(eight_layers), SpecPrefillConfig(), tokens(90), eight_layers.device
+    scorer, config, token_ids, device = scorer_of(eight_layers), settings_of(), tokens(90), eight_layers.device
     want = scorer.score(token_ids, config).values
     with monkeypatch.context() as patch:
         patch.setattr(Device, "available_bytes", lambda self, *_: 0 if self.allocated["scoring"] else 1 << 20)
@@ -362,7 +367,7 @@ def test_kept_programs_go_when_memory_is_needed(eight_layers, scorer_of, monkeyp
 
 
 def test_scorers_of_a_draft_share_programs(eight_layers, scorer_of):
-    first, config, token_ids = scorer_of(eight_layers), SpecPrefillConfig(lookahead=2), tokens(100)
+    first, config, token_ids = scorer_of(eight_layers), settings_of(lookahead=2), tokens(100)
     want, taken = first.score(token_ids, config).values, eight_layers.device.allocated["scoring"]
     second = Scorer(eight_layers)
     assert np.array_equal(second.score(token_ids, config).values, want)
@@ -378,9 +383,9 @@ def test_scoring_that_does_not_fit_is_refused_in_one_line(eight_layers, scorer_o
         patch.setattr(Device, "available_bytes", lambda self, *_: 1 << 10)
         message = r"^scoring of 150 prompt tokens with 32 queries at a time: needs \d+ MiB.* has \d+ MiB left$"
         with pytest.raises(vkprefill.OutOfMemoryError, match=message):
-            scorer.score(token_ids, SpecPrefillConfig(tail_queries=70))
+            scorer.score(token_ids, settings_of(tail_queries=70))
     assert eight_layers.device.allocated["scoring"] == 0
-    config = SpecPrefillConfig(lookahead=1)
+    config = settings_of(lookahead=1)
     check(scorer.score(token_ids, config), *numpy_importance(eight_layers, token_ids, config))
 
 
@@ -390,7 +395,7 @@ CALLS = {"buffer": Device, "operation": Device, "program": Device, "dispatch": P
 @pytest.mark.parametrize("name", CALLS)
 def test_failure_at_any_allocation_recording_or_run(eight_layers, scorer_of, monkeypatch, name):
     """Whatever is cut off, nothing half-made stays, and the next scoring is right."""
-    scorer, config, token_ids = scorer_of(eight_layers), SpecPrefillConfig(lookahead=2), tokens(70)
+    scorer, config, token_ids = scorer_of(eight_layers), settings_of(lookahead=2), tokens(70)
     without_ends(monkeypatch)
     want, whole = scorer.score(token_ids, config).values, eight_layers.device.allocated["scoring"]
     original, calls, fails_at = getattr(CALLS[name], name), 0, 0
@@ -421,14 +426,14 @@ def test_failure_at_any_allocation_recording_or_run(eight_layers, scorer_of, mon
 @pytest.mark.parametrize("settings", [{}, {"score_layers": (1,), "tail_queries": 4}, {"pool_size": 1}])
 def test_speeds_of_scoring_are_apart(eight_layers, scorer_of, settings):
     """Neither the model's own prefills nor other kinds of scoring are measured by it."""
-    run, config = eight_layers.runner, SpecPrefillConfig(**{"lookahead": 3, **settings})
+    run, config = eight_layers.runner, settings_of(**{"lookahead": 3, **settings})
     run.meter = SpeedMeter(run.sizes.prefill_chunk)
     scorer = scorer_of(eight_layers)
     for seed in range(3):
         scorer.score(tokens(100, seed=seed + 1), config)
     own = run.meter.of(score_kind(config, eight_layers))
     assert own.prefill_per_s > 0 and (own.decode_per_s is None) == ("tail_queries" in settings)
-    other = run.meter.of(score_kind(SpecPrefillConfig(pool_size=101), eight_layers))
+    other = run.meter.of(score_kind(settings_of(pool_size=101), eight_layers))
     assert run.meter.prefill_per_s is run.meter.decode_per_s is other.prefill_per_s is None
     measured = own.prefill_per_s
     eight_layers.logits(tokens(40))
@@ -440,11 +445,11 @@ def test_speeds_of_scoring_are_apart(eight_layers, scorer_of, settings):
 @pytest.mark.parametrize("token_ids", [[1, True], [False], [1.0, 2], np.array([True, False]), [[1]], []])
 def test_what_is_no_token_id(eight_layers, scorer_of, token_ids):
     with pytest.raises(vkprefill.RequestError, match="token_ids: found "):
-        scorer_of(eight_layers).score(token_ids, SpecPrefillConfig())
+        scorer_of(eight_layers).score(token_ids, settings_of())
 
 
 def test_memory_is_linear_and_kept_while_it_suffices(draft, scorer_of):
-    scorer, config = scorer_of(draft), SpecPrefillConfig(lookahead=1)
+    scorer, config = scorer_of(draft), settings_of(lookahead=1)
     sizes = []
     for count in (1000, 2000, 3000, 4000, 500):
         scorer.score(tokens(count, draft.config.vocab_size), config)
@@ -458,10 +463,10 @@ def test_memory_is_linear_and_kept_while_it_suffices(draft, scorer_of):
 @pytest.mark.parametrize("layers", [(0,), (2, 3), (9,)])
 def test_layers_without_attention(eight_layers, scorer_of, layers):
     with pytest.raises(vkprefill.RequestError, match=r"layers: \d has no attention rows, wanted some of 1, 3, 5, 7"):
-        scorer_of(eight_layers).score(tokens(20), SpecPrefillConfig(score_layers=layers))
+        scorer_of(eight_layers).score(tokens(20), settings_of(score_layers=layers))
 
 
 def test_progress_counts_the_new_tokens(eight_layers, scorer_of):
     scorer, calls = scorer_of(eight_layers), []
-    scorer.score(tokens(100), SpecPrefillConfig(), progress=lambda done, total: calls.append((done, total)))
+    scorer.score(tokens(100), settings_of(), progress=lambda done, total: calls.append((done, total)))
     assert calls[-1] == (100, 100) and calls == sorted(calls)

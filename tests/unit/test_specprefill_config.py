@@ -32,7 +32,7 @@ TABLE = {
     "lookahead": (8, "0", 0),
     "pool_size": (13, "1", 1),
     "score_layers": ("all", "15,3,15", (3, 15)),
-    "score_depth": (1.0, "0.5", 0.5),
+    "score_depth": ("auto", "0.5", 0.5),
     "tail_queries": (0, "16", 16),
     "window": (0, "auto", "auto"),
     "draft_context": (0, "8192", 8192),
@@ -210,6 +210,7 @@ def test_preset_fork():
     assert fork == SpecPrefillConfig(
         lookahead=2,
         pool_size=1,
+        score_depth=1,
         max_keep=2000,
         protect_question=False,
         chunk_align="tokens",
@@ -234,6 +235,8 @@ def test_automatic_max_keep():
 
 def test_layers_and_depth_are_one_choice():
     assert SpecPrefillConfig(score_depth=0.5).score_layers == "all"
+    for depth in ("auto", 1):
+        assert SpecPrefillConfig(score_depth=depth, score_layers=(3, 7)).score_layers == (3, 7)
     with pytest.raises(RequestError, match="^score_depth: found 0.5 with score_layers 3,7, wanted one of the two$"):
         SpecPrefillConfig(score_depth=0.5, score_layers=(3, 7))
 

@@ -26,6 +26,7 @@ LEFT_OUT: dict[str, str] = {
     "tests/shaders/test_amd_compile.py": "compiles on a device without hardware, not on this one",
     "tests/shaders/test_executed.py": "starts the emulated device itself",
     "tests/shaders/test_subgroup_sizes.py": "other sizes can be asked for of Mesa's CPU driver only",
+    "tests/model/test_benchmarks.py": HOST,
     "tests/model/test_checked.py": HOST,
     "tests/model/test_checked_session.py": HOST,
     "tests/model/test_drafts.py": HOST,

@@ -36,6 +36,7 @@ class Config:
 
 CONFIGS = {
     "draft": Config(num_layers=4, hidden_size=128, num_value_heads=2),
+    "deep": Config(num_layers=12, hidden_size=128, num_value_heads=2),  # for evaluation: a draft that can stop early
     "target": Config(num_layers=8, hidden_size=256, num_value_heads=4),
 }
 

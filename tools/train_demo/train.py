@@ -27,6 +27,7 @@ from model import CONFIGS, Model
 from samples import ANSWER, ANSWER_START, PADDING, Batch, SampleMaker
 from torch import Tensor
 from vocabulary import load_tokenizer
+from weights import load_model
 
 # share of the steps from which on -> tokens of a sequence, sequences of a batch
 CURRICULUM = [(0.0, 128, 32), (0.25, 256, 16), (0.50, 512, 8), (0.70, 1024, 4), (0.92, 2048, 2)]
@@ -126,6 +127,15 @@ def learning_rate_scale(step: int, done: float) -> float:
     return min(1, (step + 1) / WARMUP_STEPS) * decay
 
 
+@torch.no_grad()
+def grow(model: Model, draft: Path) -> None:
+    """Start with a trained draft's weights: its last layer, attention, becomes the last; its others are first."""
+    last = CONFIGS["draft"].num_layers - 1
+    weights = load_model("draft", draft).state_dict()
+    renamed = {name.replace(f"blk.{last}.", f"blk.{model.config.num_layers - 1}."): w for name, w in weights.items()}
+    model.load_state_dict(renamed, strict=False)
+
+
 def train(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
@@ -134,6 +144,8 @@ def train(args: argparse.Namespace) -> None:
     model = Model(CONFIGS[args.model], tokenizer.get_vocab_size())
     if args.init:
         model.load_state_dict(torch.load(args.init))
+    if args.grow:
+        grow(model, args.grow)
     print("parameters:", sum(weight.numel() for weight in model.parameters()), flush=True)
     probe = torch.nn.Linear(model.config.hidden_size, tokenizer.get_vocab_size(), bias=False)
     optimizers = make_optimizers(model, probe)
@@ -191,6 +203,7 @@ def main() -> None:
     parser.add_argument("--attention", type=float, default=1.0, help="factor of the attention loss")
     parser.add_argument("--probe", type=float, default=0.5, help="factor of the probe loss")
     parser.add_argument("--init", type=Path, help="checkpoint to go on from")
+    parser.add_argument("--grow", type=Path, help="a trained draft to start with, .gguf or .pt")
     parser.add_argument("--start", type=float, default=0.0, help="share of the schedule that is done already")
     parser.add_argument("--stage", type=int, default=0, help="first length, as an index into the curriculum")
     args = parser.parse_args()

@@ -26,7 +26,7 @@ from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.specprefill.protection import MOST_QUERIES, TAIL_QUERIES
 from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind, ScorePrograms
 from vkprefill.specprefill.selection import windows
-from vkprefill.specprefill.settings import NOPE, SpecPrefillConfig
+from vkprefill.specprefill.settings import AUTO_SCORE_DEPTH, NOPE, SpecPrefillConfig
 from vkprefill.vulkan.program import Program
 
 
@@ -248,9 +248,10 @@ def score_layers(config: SpecPrefillConfig, draft: Model) -> tuple[int, ...]:
     attention = draft.config.attention_layers
     if config.score_layers != "all":
         return config.score_layers
-    if config.score_depth == 1:
+    depth = AUTO_SCORE_DEPTH if config.score_depth == "auto" else config.score_depth
+    if depth == 1:
         return attention
-    wanted = config.score_depth * draft.config.num_hidden_layers
+    wanted = depth * draft.config.num_hidden_layers
     return (next((layer for layer in attention if layer + 1 >= wanted), attention[-1]),)
 
 

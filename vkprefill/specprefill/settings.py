@@ -38,6 +38,7 @@ SHARE = Number(0, 1, " (a share: 0.3 is 30 %)")
 
 AUTO, DRAFT, SELF = "auto", "draft", "self"  # who scores
 ROPE, NOPE = "rope", "nope"  # rows that score: with positions in them, or without
+AUTO_SCORE_DEPTH = 1 / 3  # of the draft: the earliest depth that lost no answer where it was measured, docs/choosing.md
 AUTO_MAX_KEEP = 2000  # in mode "mass", whose share is not known before; a share that was asked for has no limit
 
 # Window "auto", the fork's rule: this much memory for attention weights, 32 bytes for each query and position.
@@ -49,6 +50,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "fork": {  # the llama.cpp fork that this pipeline follows; all else are the defaults
         "lookahead": 2,
         "pool_size": 1,
+        "score_depth": 1.0,
         "max_keep": AUTO_MAX_KEEP,
         "protect_question": False,
         "chunk_align": "tokens",
@@ -152,11 +154,12 @@ class SpecPrefillConfig:
     score_layers: str | tuple[int, ...] = _setting(
         "all", OrWord("all", WholeSet(0, MAX_LAYER)), "the draft's attention layers that count, by index in the model"
     )
-    score_depth: float = _setting(
-        1.0,
-        SHARE,
+    score_depth: float | str = _setting(
+        "auto",
+        OrWord("auto", SHARE),
         "the draft stops at its first attention layer at or after this share of its layers, which scores alone; 1: it "
-        "does not",
+        "does not; auto: a third, the earliest that lost no answer where it was measured, unless score_layers names "
+        "layers",
     )
     tail_queries: int = _setting(
         0,
@@ -247,7 +250,7 @@ class SpecPrefillConfig:
         for setting in fields(self):
             value = check(setting.name, setting.metadata["kind"], getattr(self, setting.name))
             object.__setattr__(self, setting.name, value)
-        if self.score_layers != "all" and self.score_depth != 1:
+        if self.score_layers != "all" and self.score_depth not in ("auto", 1):
             raise RequestError(
                 f"score_depth: found {self.score_depth:g} with score_layers {','.join(map(str, self.score_layers))}, "
                 "wanted one of the two"
