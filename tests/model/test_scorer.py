@@ -294,8 +294,8 @@ def test_importance_that_is_not_finite(eight_layers, scorer_of, monkeypatch, set
     programs = programs_of(scorer)
     clear = programs.start
 
-    def start(num_tokens: int) -> None:
-        clear(num_tokens)
+    def start(num_tokens: int, positions: np.ndarray) -> None:
+        clear(num_tokens, positions)
         spoilt = np.zeros(programs._total.shape, np.float32)
         spoilt[[17, 30]] = value
         eight_layers.device.upload(programs._total, [spoilt])
