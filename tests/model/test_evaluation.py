@@ -10,7 +10,19 @@ import pytest
 import vkprefill
 from vkprefill import AttentionCapture, SpecPrefillConfig
 from vkprefill.engine.model import Model
-from vkprefill.evaluation.methods import DENSE, DENSE_STATE, DRAFT, ENDS, METHODS, RANDOM, SELF, Budget, Variant, choose
+from vkprefill.evaluation.methods import (
+    CHECKED,
+    DENSE,
+    DENSE_STATE,
+    DRAFT,
+    ENDS,
+    METHODS,
+    RANDOM,
+    SELF,
+    Budget,
+    Variant,
+    choose,
+)
 from vkprefill.evaluation.report import cells
 from vkprefill.evaluation.runs import Evaluation, Outcome
 from vkprefill.evaluation.task import Task
@@ -80,7 +92,8 @@ def test_the_draft_keeps_answers_that_controls_lose(run):
 def test_outcomes(run, tasks):
     for one in run:
         assert one.same_first or one.method != DENSE
-        assert (one.score_ms > 0) == (one.method in (DRAFT, SELF)) and one.prefill_ms > 0
+        assert (one.score_ms > 0) == (one.method in (DRAFT, SELF, CHECKED)) and one.prefill_ms > 0
+        assert bool(one.check) == (one.check_ms > 0) == (one.method == CHECKED)
         assert one.dense_right and one.score == float(one.right) and (one.same_answer or not one.right)
     by_method = {m: [o for o in run if o.method == m and o.variant in ("", "layer 3")] for m in METHODS}
     for method in (RANDOM, ENDS, DENSE_STATE):
@@ -148,6 +161,43 @@ def test_the_choice_is_that_of_speculative_prefill(built_in, draft, tasks):
     selection = choose(scored.importance, task, FREE, Budget("chunk", 0.2), built_in.tokenizer)
     speculative.close()
     assert np.array_equal(selection.kept, scored.kept)
+
+
+def test_checked_answers_are_the_dense_ones(load_model, tasks):
+    """Of a model that says anything, from random tokens of which next to nothing is kept: some must be revised."""
+    tiny = load_model("mtp-b-q4km", max_context=1024)
+    rng = np.random.Generator(np.random.SFC64(9))
+    random = [
+        replace(tasks[0], id=str(i), token_ids=tuple(rng.integers(0, 256, 260).tolist()), protected=None)
+        for i in range(4)
+    ]
+    found = outcomes(tiny, None, random, [DENSE, SELF, CHECKED], [Budget("chunk", 0.01)], (FREE,), self_layers=[1])
+    checked = [o for o in found if o.method == CHECKED]
+    own = [o for o in found if o.method == SELF]
+    assert all(o.same_answer for o in checked) and {o.variant for o in checked} == {"layer 1 protect_question=off"}
+    assert [o.check == "revised" for o in checked] == [not o.same_answer for o in own] and not own[0].same_answer
+    assert [o.kept_n for o in checked] == [o.kept_n for o in own] and all(o.check_ms > 0 for o in checked)
+
+
+def test_who_chooses_for_checked_answers(built_in, draft):
+    """Whoever is compared, else the draft where there is one."""
+
+    def compared(draft: Model | None, *methods: str) -> list[str]:
+        evaluation = Evaluation(built_in, draft, methods, [Budget("chunk", 0.2)], (BASE,))
+        evaluation.close()
+        return [v.label for method, v in evaluation._compared if method == CHECKED]
+
+    assert compared(draft, DENSE, CHECKED) == compared(draft, DRAFT, CHECKED) == [""]
+    assert compared(draft, DRAFT, SELF, CHECKED) == ["", "layer 3"]
+    assert compared(draft, SELF, CHECKED) == compared(None, CHECKED) == ["layer 3"]
+
+
+def test_no_room_for_a_check(load_model, tasks):
+    """One line, before an answer that would not be the dense one."""
+    tiny = load_model("mtp-b-q4km", max_context=512)
+    task = replace(tasks[0], token_ids=tuple(range(250)) + tuple(range(50)), protected=None)
+    with pytest.raises(vkprefill.RequestError, match="^check: "):
+        outcomes(tiny, None, [task], [CHECKED], [Budget("chunk", 0.2)])
 
 
 # Cache.copy_rows

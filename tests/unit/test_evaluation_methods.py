@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from vkprefill.errors import RequestError
-from vkprefill.evaluation.methods import Budget, Variant, choose, end_chunks, random_chunks, read_variant
-from vkprefill.evaluation.plot import plot, require_matplotlib
+from vkprefill.evaluation.methods import Budget, Variant, choose, end_chunks, layer_of, random_chunks, read_variant
+from vkprefill.evaluation.plot import layer_grids, plot, require_matplotlib
 from vkprefill.evaluation.report import COLUMNS, cells, columns, markdown, rows, table, wilson
 from vkprefill.evaluation.runs import Outcome, divergence
 from vkprefill.evaluation.task import Task
@@ -180,10 +180,25 @@ def test_what_is_kept_of_dense_answers():
     assert (row["right"], row["dense kept"], row["score %"], row["same %"]) == ("2/4", "1/2", "62", "50")
 
 
+def test_checked_answers_have_their_own_columns():
+    checked = dict(method="checked", kl=None, same_first=None)
+    found = cells(
+        [
+            outcome(method="dense", budget=""),
+            outcome(**checked, check="equal", check_ms=10.0),
+            outcome(**checked, check="revised", check_ms=30.0),
+        ]
+    )
+    assert [(c.revised, c.check_ms) for c in found] == [(None, None), (1, 20.0)]
+    dense, row = (dict(zip(columns(found), texts, strict=True)) for texts in rows(found))
+    assert (row["revised"], row["check ms"], row["KL"], row["first %"]) == ("1/2", "20", "-", "-")
+    assert (dense["revised"], dense["check ms"]) == ("-", "-")
+
+
 def test_columns_without_a_value_are_left_out():
     (cell,) = cells([outcome(same_answer=None, dense_right=None)])
     assert (cell.kept_right, cell.dense_right, cell.same_answer) == (None, None, None)
-    assert {*COLUMNS} - {*columns([cell])} == {"dense kept", "same %"}
+    assert {*COLUMNS} - {*columns([cell])} == {"dense kept", "same %", "revised", "check ms"}
     assert len(rows([cell])[0]) == len(columns([cell]))
 
 
@@ -194,6 +209,7 @@ def test_variants_by_layer():
     looks, early = read_variant("lookahead=3", BASE), read_variant("score_layer=3", BASE)
     assert looks.seen_by("self") == BASE.seen_by("self") != looks.seen_by("draft")
     assert early.seen_by("draft") == BASE.seen_by("draft") != early.seen_by("self")
+    assert layer_of(seven.label) == (7, "pool_size=1") and layer_of(BASE.by_layer(11).label) == (11, "")
     assert read_variant("force_question=yes", BASE).seen_by("self") != BASE.seen_by("self")
 
 
@@ -207,6 +223,40 @@ def test_picture_of_all_and_none_right():
     file = io.BytesIO()
     plot(cells([outcome(method="dense", budget="")] * 20 + [outcome(right=False)] * 7), file)
     assert file.getvalue().startswith(b"\x89PNG")
+
+
+def test_grids_of_layers_and_budgets():
+    """A panel for each length and variant: its rows are layers in their order, its columns budgets as they came."""
+
+    def own(layer: int, budget: str, *right: bool, length: int | None = 512, more: str = "") -> list[Outcome]:
+        label = f"layer {layer}{more}"
+        return [outcome(method="self", variant=label, budget=budget, right=r, length=length) for r in right]
+
+    found = [
+        *own(11, "10 %", False, False),
+        *own(3, "10 %", True, False),
+        *own(3, "mass 85 %", True, True),
+        *own(3, "10 %", True, length=None),
+        *own(7, "10 %", False, more=" pool_size=1"),
+        outcome(),
+        outcome(method="dense", budget=""),
+        outcome(method="checked", variant="layer 3", check="equal"),
+    ]
+    half, other, of_file = layer_grids(cells(found))
+    assert (half.title, half.layers, half.budgets) == ("512 tokens", [3, 11], ["10 %", "mass 85 %"])
+    np.testing.assert_array_equal(half.shares, [[0.5, 1.0], [0.0, np.nan]])
+    assert half.texts == [["1/2", "2/2"], ["0/2", ""]]
+    assert (other.title, other.layers, other.shares.tolist()) == ("512 tokens pool_size=1", [7], [[0.0]])
+    assert (of_file.title, of_file.texts) == ("file", [["1/1"]])
+    assert layer_grids(cells([outcome()])) == []
+    pytest.importorskip("matplotlib")
+    plot(cells(found), file := io.BytesIO())
+    plot(cells([outcome()]), without := io.BytesIO())
+    assert file.getvalue().startswith(b"\x89PNG") and _height(file) > _height(without)
+
+
+def _height(png: io.BytesIO) -> int:
+    return int.from_bytes(png.getvalue()[20:24])
 
 
 def test_table_fits_a_terminal():

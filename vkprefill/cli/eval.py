@@ -40,6 +40,7 @@ from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.evaluation.files import read_tasks
 from vkprefill.evaluation.haystack import read_haystack
+from vkprefill.evaluation.methods import CHECKED, DENSE_STATE
 from vkprefill.evaluation.plot import plot, require_matplotlib
 from vkprefill.evaluation.record import Record
 from vkprefill.evaluation.report import as_json, cells, markdown, table
@@ -78,7 +79,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    refuse_checks(args)
+    refuse_checks(args, f"checking answers is a method here: --methods {CHECKED}")
     if args.specprefill_scorer is not None:
         raise RequestError("--specprefill-scorer: who scores is a method here: --methods draft,self (--self-layers)")
     check_options(args)
@@ -88,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
     budgets, variants = budgets_of(args), variants_of(args)
     methods = methods_of(args)
     if args.ctx_size is None and args.file is None:
-        args.ctx_size = max(2, len({v.scoring for v in variants})) * (
-            max(args.lengths or LENGTHS) + args.n_predict + ROOM
-        )
+        caches = 2 + ({CHECKED, DENSE_STATE} <= {*methods})  # of a prompt, at a time
+        longest = max(args.lengths or LENGTHS) + args.n_predict + ROOM
+        args.ctx_size = max(caches, len({v.scoring for v in variants})) * longest
     haystack = None if args.haystack is None else read_haystack(args.haystack)
     with ExitStack() as stack:
         paths = (args.json if args.json != "-" else None, args.report, args.plot)

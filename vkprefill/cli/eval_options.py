@@ -9,7 +9,17 @@ from vkprefill.cli.common import draft_path, terminal_text
 from vkprefill.cli.specprefill_options import flag, specprefill_config
 from vkprefill.errors import RequestError
 from vkprefill.evaluation.hidden_link import KIND as HIDDEN_LINK
-from vkprefill.evaluation.methods import BUDGET, DENSE, DRAFT, METHODS, SELF, Budget, Variant, read_variant
+from vkprefill.evaluation.methods import (
+    BUDGET,
+    CHECKED,
+    DENSE,
+    DRAFT,
+    METHODS,
+    SELF,
+    Budget,
+    Variant,
+    read_variant,
+)
 from vkprefill.evaluation.ruler import NOT_MADE, RULER
 from vkprefill.evaluation.tasks import KINDS, NAMED
 
@@ -82,7 +92,8 @@ def add_eval_options(parser: argparse.ArgumentParser) -> None:
         type=list_of(str),
         metavar="METHOD,...",
         help=f"{described(METHODS)} (default: all where there is a "
-        "draft, self only where --self-layers or scorer self is given; without a draft dense, or dense and self)",
+        "draft but checked, self only where --self-layers or scorer self is given; without a draft dense, or dense and "
+        "self)",
     )
     compared.add_argument(
         "--self-layers",
@@ -167,12 +178,13 @@ def methods_of(args: argparse.Namespace) -> list[str]:
     elif path is None:
         chosen = [DENSE, SELF] if by_self else [DENSE]
     else:
-        chosen = [method for method in METHODS if method != SELF or by_self]
-    if args.self_layers is not None and SELF not in chosen:
+        chosen = [method for method in METHODS if method != CHECKED and (method != SELF or by_self)]
+    by_layer = SELF in chosen or (path is None and CHECKED in chosen)
+    if args.self_layers is not None and not by_layer:
         raise RequestError(f"--self-layers: found --methods {joined(chosen)}, wanted {SELF} among them")
     if args.specprefill is False and chosen != [DENSE]:
         raise RequestError(f"--no-specprefill: found --methods {joined(chosen)}, wanted {DENSE} alone")
-    if SELF in chosen and path is None:
+    if by_layer and path is None:
         args.specprefill_scorer = SELF
     elif path is None and chosen != [DENSE]:
         raise RequestError(

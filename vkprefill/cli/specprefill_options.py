@@ -53,11 +53,11 @@ def add_specprefill_options(parser: argparse.ArgumentParser, defaults: SpecPrefi
     parser.set_defaults(specprefill_defaults=defaults)
 
 
-def refuse_checks(args: argparse.Namespace) -> None:
-    """RequestError for flags of checked answers where a subcommand gives no answer that is checked."""
+def refuse_checks(args: argparse.Namespace, why: str = "not for this subcommand, which checks no answers") -> None:
+    """RequestError for flags of checked answers where a subcommand gives no answer that they check."""
     for name in CHECKS:
         if getattr(args, f"specprefill_{name}") is not None:
-            raise RequestError(f"{flag(name)}: not for this subcommand, which checks no answers")
+            raise RequestError(f"{flag(name)}: {why}")
 
 
 def given_settings(args: argparse.Namespace) -> list[str]:

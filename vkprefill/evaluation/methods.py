@@ -22,12 +22,13 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.specprefill.unused import OF_DRAFT, OF_SELF
 from vkprefill.text.tokenizer import Tokenizer
 
-DENSE, DRAFT, SELF = "dense", "draft", "self"
+DENSE, DRAFT, SELF, CHECKED = "dense", "draft", "self", "checked"
 RANDOM, ENDS, DENSE_STATE = "random", "ends", "dense-state"
 METHODS = {
     DENSE: "the whole prompt",
     DRAFT: "speculative prefill: the tokens that the draft chooses",
     SELF: "speculative prefill without a draft: what an early layer chooses; it and those before it see all",
+    CHECKED: "an answer of draft, of self, or of both where both are compared, checked and revised: the dense one",
     RANDOM: "control: as many tokens, in random chunks",
     ENDS: "control: as many tokens, in the first and last chunks",
     DENSE_STATE: "control: dense prefill, then attention sees the chosen tokens only (recurrent layers have seen all)",
@@ -43,6 +44,7 @@ SCORING = (
     "draft_context",
 )  # settings that importance depends on
 BUDGET = ("select_mode", "keep_ratio", "cumulative_mass")  # set by the grid
+CHECKS = ("check", "on_mismatch", "check_share", "check_idle")  # settings that method "checked" has its own values of
 FORCE_QUESTION = "force_question"
 
 
@@ -59,19 +61,30 @@ class Variant:
 
     @property
     def scoring(self) -> tuple[object, ...]:
-        """Equal for variants that share the draft's scores."""
-        return tuple(getattr(self.config, name) for name in SCORING)
+        """Equal for variants that share the scores of a draft, or of a layer of the model itself."""
+        layer = self.config.score_layer if self.config.scorer == SELF else None
+        return (layer, *(getattr(self.config, name) for name in SCORING))
 
     def seen_by(self, method: str) -> tuple[object, ...]:
         """Equal for variants that are the same to a method."""
         defaults = SpecPrefillConfig()
-        unused = OF_DRAFT if method == SELF else OF_SELF
+        unused = OF_DRAFT if self.by_own_layer(method) else OF_SELF
         return replace(self.config, **{name: getattr(defaults, name) for name in unused}), self.force_question
+
+    def by_own_layer(self, method: str) -> bool:
+        """Whether a method leaves the choice to a layer of the model itself."""
+        return method == SELF or (method == CHECKED and self.config.scorer == SELF)
 
     def by_layer(self, layer: int) -> Variant:
         """Scored by this layer of the model itself."""
         config = replace(self.config, scorer="self", score_layer=layer)
         return replace(self, label=f"layer {layer} {self.label}".strip(), config=config)
+
+
+def layer_of(label: str) -> tuple[int, str]:
+    """(layer, label of the other settings) of a variant that a layer of the model itself scores."""
+    _, layer, *rest = label.split(" ", 2)
+    return int(layer), "".join(rest)
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,8 @@ def read_variant(text: str, base: Variant) -> Variant:
         name, equals, value = part.strip().partition("=")
         if name == FORCE_QUESTION and value in ("yes", "no"):
             force = value == "yes"
+        elif name in CHECKS:
+            raise RequestError(f"--variant: found {printable(part)}, checking answers is a method: --methods {CHECKED}")
         elif name == "scorer":
             raise RequestError(f"--variant: found {printable(part)}, who scores is a method: --methods draft,self")
         elif name in kinds and equals:

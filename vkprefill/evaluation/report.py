@@ -12,6 +12,7 @@ from rich.table import Table
 
 from vkprefill.evaluation.methods import DENSE, DENSE_STATE
 from vkprefill.evaluation.runs import Outcome
+from vkprefill.specprefill.plan import CHECK_REVISED
 
 Z_95 = 1.96
 
@@ -24,7 +25,8 @@ class Cell:
     [right, n]; same_first: share of first tokens equal to the dense run's, kl_mean in nats, None without a dense run;
     kept_share: mean; times: medians in milliseconds. score: mean share of what was expected that answers have;
     same_answer: share of answers whose text is the dense run's; kept_right of dense_right: tasks that are right here
-    among those right densely (None without dense answers).
+    among those right densely (None without dense answers); revised: checked answers that the dense model revised,
+    check_ms: what checks took (None of answers that are not checked).
     """
 
     length: int | None
@@ -50,6 +52,8 @@ class Cell:
     same_answer: float | None = None
     dense_right: int | None = None
     kept_right: int | None = None
+    revised: int | None = None
+    check_ms: float | None = None
 
     @property
     def name(self) -> str:
@@ -107,6 +111,8 @@ def _cell(length: int | None, budget: str, method: str, variant: str, group: lis
         same_answer=float(np.mean([one.same_answer for one in answered])) if answered else None,
         dense_right=len(dense_right) if answered else None,
         kept_right=sum(one.right for one in dense_right) if answered else None,
+        revised=sum(one.check == CHECK_REVISED for one in group) if group[0].check else None,
+        check_ms=median("check_ms") if group[0].check else None,
     )
 
 
@@ -123,13 +129,22 @@ COLUMNS = (
     "first %",
     "KL",
     "kept %",
+    "revised",
     "TTFT ms",
+    "check ms",
     "score+look+select+prefill",
 )
-OPTIONAL = ("dense kept", "score %", "same %")  # columns that are shown where some cell has a value
+OPTIONAL = (
+    "dense kept",
+    "score %",
+    "same %",
+    "revised",
+    "check ms",
+)  # columns that are shown where some cell has a value
 ROOM = {  # columns that a narrow terminal has no room for -> characters of one that has
     "95 %": 100,
     "TTFT ms": 100,
+    "check ms": 100,
     "score %": 150,
     "by kind": 150,
     "same %": 150,
@@ -140,7 +155,8 @@ LEGEND = (
     "densely. score: share of what was expected that answers have. same: share of answers with the dense run's text. "
     "first: share of first tokens as in the dense run. KL: of the first token's distribution from the dense run's, "
     "nats. kept: share of the prompt that the model ran (dense-state: that attention sees; self: that later layers "
-    "ran). Times: medians; TTFT is to the logits of the first token."
+    "ran). revised: checked answers in which the dense model said something else. Times: medians; TTFT is to the "
+    "logits of the first token, check is the dense prefill with the comparison, while or after the sparse answer comes."
 )
 
 
@@ -172,7 +188,9 @@ def _row(c: Cell) -> tuple[str, ...]:
         _percent(c.same_first),
         "-" if c.kl_mean is None else f"{c.kl_mean:.2g}",
         f"{c.kept_share * 100:.1f}",
+        "-" if c.revised is None else f"{c.revised}/{c.n}",
         f"{c.ttft_ms:.0f}" if timed else "-",
+        "-" if c.check_ms is None else f"{c.check_ms:.0f}",
         split if timed and c.method != DENSE else "-",
     )
 

@@ -13,7 +13,9 @@ import numpy as np
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.engine.step_input import Best
+from vkprefill.evaluation.checked import run_checked
 from vkprefill.evaluation.methods import (
+    CHECKED,
     DENSE,
     DENSE_STATE,
     DRAFT,
@@ -43,7 +45,8 @@ class Outcome:
     budget, variant: labels, empty for dense; score: share of what was expected that the answer has; same_first: the
     first token is the dense run's; same_answer: all of the text is; dense_right: that text is right; kl: of the first
     token's distribution from the dense run's, in nats, D(dense || method). Those are None where there was no dense
-    run; same_answer and dense_right where it gave no answer (method dense was not asked for).
+    run; same_answer and dense_right where it gave no answer (method dense was not asked for); same_first and kl of a
+    checked answer, whose status is `check`, "equal" or "revised", and whose check took check_ms.
     """
 
     task: str
@@ -66,6 +69,8 @@ class Outcome:
     lookahead_ms: float
     select_ms: float
     prefill_ms: float
+    check: str = ""
+    check_ms: float = 0.0
 
     @property
     def ttft_ms(self) -> float:
@@ -74,14 +79,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """A prefill: logits float32 [V] of the last token, tokens run, milliseconds."""
+    """A prefill: logits float32 [V] of the last token (None: of a checked answer), tokens run, milliseconds."""
 
-    logits: np.ndarray
+    logits: np.ndarray | None
     kept_n: int
     prefill_ms: float
     score_ms: float = 0.0
     lookahead_ms: float = 0.0
     select_ms: float = 0.0
+    check: str = ""
+    check_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,8 @@ class DenseRun:
 class Evaluation:
     """A model and its draft with the methods, budgets and variants to run. Close it to give the caches back.
 
-    The controls are run for the first variant only; the others only by the draft's choice and the model's own.
+    The controls are run for the first variant only; the others only by the draft's choice and the model's own, checked
+    or not.
     self_layers: those that score for method self, for variants that name none (None: the setting's default). Where
     there is no draft, the controls keep as many tokens as the model's own choice. Greedy answers of at most
     max_tokens.
@@ -115,29 +123,33 @@ class Evaluation:
     ) -> None:
         self.model, self.methods, self.budgets, self.variants = model, methods, budgets, variants
         self.max_tokens, self.seed = max_tokens, seed
-        self._compared = [*self._comparisons(self_layers)]
-        by_draft = [v for method, v in self._compared if method != SELF]
+        self._compared = [*self._comparisons(self_layers, draft is not None)]
+        by_draft = [v for method, v in self._compared if not v.by_own_layer(method)]
         self._scorers = {v.scoring: Scorer(draft) for v in by_draft} if draft is not None else {}
         self._own = SelfScorer(model)
 
-    def _comparisons(self, self_layers: Sequence[int] | None) -> Iterator[tuple[str, Variant]]:
+    def _comparisons(self, self_layers: Sequence[int] | None, has_draft: bool) -> Iterator[tuple[str, Variant]]:
         """(sparse method, variant), each that differs from all before it."""
-        seen = set()
+        checked = [method for method in (DRAFT, SELF) if method in self.methods] or [DRAFT if has_draft else SELF]
+        choosers, seen = {SELF: [SELF], CHECKED: checked}, set()
         for number, variant in enumerate(self.variants):
             for method in self.methods:
-                if method == DENSE or (number and method not in (DRAFT, SELF)):
+                if method == DENSE or (number and method not in (DRAFT, SELF, CHECKED)):
                     continue
-                one = [variant]
-                if method == SELF:
-                    given = None if variant.config.score_layer is not None else self_layers
-                    layers = given or [scoring_layer(variant.config, self.model.config)]
-                    one = [variant.by_layer(layer) for layer in layers]
-                    for v in one:
-                        scoring_layer(v.config, self.model.config)  # refuses what cannot be, before hours of work
-                for v in one:
-                    if (key := (method, v.seen_by(method))) not in seen:
-                        seen.add(key)
-                        yield method, v
+                for chooser in choosers.get(method, [DRAFT]):
+                    for one in self._by_layers(variant, self_layers) if chooser == SELF else [variant]:
+                        if (key := (method, one.seen_by(method))) not in seen:
+                            seen.add(key)
+                            yield method, one
+
+    def _by_layers(self, variant: Variant, self_layers: Sequence[int] | None) -> list[Variant]:
+        """With each layer that is to score. RequestError for one that cannot, before hours of work."""
+        given = None if variant.config.score_layer is not None else self_layers
+        layers = given or [scoring_layer(variant.config, self.model.config)]
+        found = [variant.by_layer(layer) for layer in layers]
+        for one in found:
+            scoring_layer(one.config, self.model.config)
+        return found
 
     @property
     def names(self) -> list[str]:
@@ -179,10 +191,14 @@ class Evaluation:
                 yield self._outcome(task, DENSE, "", "", run, dense, dense.answer)
             cache.restore(before_last)
             before_last.free()
+            if DENSE_STATE not in self.methods:
+                cache.reset()
         scores: dict[tuple[object, ...], Importance] = {}
         for budget, (method, variant) in itertools.product(self.budgets, self._compared):
             step(f"{task.id} {method} {budget.label} {variant.label}")
-            if method == SELF:
+            if method == CHECKED:
+                run, answer = self._run_checked(task, variant, budget, scores)
+            elif method == SELF:
                 run, answer = self._run_own(task, variant, budget)
             else:
                 scored = self._scored(task, variant, scores)
@@ -193,7 +209,7 @@ class Evaluation:
         """By the draft, or by the model itself where there is none; once for all that share it."""
         if variant.scoring not in known:
             queries = queries_of(task, variant, self.model.tokenizer)
-            if self._scorers:
+            if variant.scoring in self._scorers:
                 scored = self._scorers[variant.scoring].score(task.token_ids, variant.config, queries=queries)
             else:
                 with lent_cache(self.model, None) as cache:
@@ -213,6 +229,17 @@ class Evaluation:
             now = time.perf_counter()
             times = {"score_ms": scored.score_ms, "select_ms": (chosen - start) * 1e3}
             return Run(logits, len(kept), (now - chosen) * 1e3, **times), self._answer(logits, cache)
+
+    def _run_checked(
+        self, task: Task, variant: Variant, budget: Budget, scores: dict[tuple[object, ...], Importance]
+    ) -> tuple[Run, str]:
+        """The answer from what the draft or a layer chose, and its check."""
+        scored, start = self._scored(task, variant, scores), time.perf_counter()
+        kept = choose(scored.values, task, variant, budget, self.model.tokenizer).kept
+        select_ms, config = (time.perf_counter() - start) * 1e3, budget.apply(variant.config)
+        done = run_checked(self.model, task.token_ids, kept, config, self.max_tokens)
+        times = {"score_ms": scored.score_ms, "lookahead_ms": scored.lookahead_ms, "select_ms": select_ms}
+        return Run(None, len(kept), done.prefill_ms, **times, check=done.status, check_ms=done.check_ms), done.answer
 
     def _run_sparse(
         self, task: Task, method: str, variant: Variant, budget: Budget, scored: Importance, dense: Cache
@@ -253,7 +280,10 @@ class Evaluation:
     def _outcome(
         self, task: Task, method: str, budget: str, variant: str, run: Run, dense: DenseRun | None, answer: str
     ) -> Outcome:
-        answered = dense is not None and dense.answer is not None
+        answered, compared = (
+            dense is not None and dense.answer is not None,
+            dense is not None and run.logits is not None,
+        )
         return Outcome(
             task=task.id,
             kind=task.kind,
@@ -265,16 +295,18 @@ class Evaluation:
             answer=answer,
             right=task.is_right(answer),
             score=task.score(answer),
-            same_first=None if dense is None else bool(run.logits.argmax() == dense.logits.argmax()),
+            same_first=bool(run.logits.argmax() == dense.logits.argmax()) if compared else None,
             same_answer=answer == dense.answer if answered else None,
             dense_right=task.is_right(dense.answer) if answered else None,
-            kl=None if dense is None else divergence(dense.logits, run.logits),
+            kl=divergence(dense.logits, run.logits) if compared else None,
             prompt_n=len(task.token_ids),
             kept_n=run.kept_n,
             score_ms=run.score_ms,
             lookahead_ms=run.lookahead_ms,
             select_ms=run.select_ms,
             prefill_ms=run.prefill_ms,
+            check=run.check,
+            check_ms=run.check_ms,
         )
 
     def close(self) -> None:
