@@ -6,6 +6,7 @@ VkPrefillError
  +-- DeviceError             no usable Vulkan device, a lost device, missing or stale shaders
  |    +-- OutOfMemoryError   the memory bill does not fit
  +-- ShapeError              arrays or arguments of the wrong shape
+ +-- HubError                a model that cannot be fetched: its name, the right to it, the network, the disk
  +-- RequestError            a request that cannot be served: settings, prompts, templates
       +-- ContextLengthError  a prompt longer than the context
 """
@@ -32,6 +33,10 @@ class OutOfMemoryError(DeviceError):
 
 
 class ShapeError(VkPrefillError):
+    pass
+
+
+class HubError(VkPrefillError):
     pass
 
 

@@ -12,12 +12,25 @@ from importlib.metadata import version
 from vkprefill.cli.common import notice
 from vkprefill.cli.flag_names import named_as_asked
 from vkprefill.cli.interrupt import INTERRUPTED
+from vkprefill.cli.model_names import find_models
 from vkprefill.cli.output_file import check_apart
 from vkprefill.display import one_line
 from vkprefill.engine.sizes import check_sizes
 from vkprefill.errors import VkPrefillError
 
-SUBCOMMANDS = ("generate", "chat", "explain", "capture", "eval", "bench", "serve", "inspect", "devices", "doctor")
+SUBCOMMANDS = (
+    "generate",
+    "chat",
+    "explain",
+    "capture",
+    "eval",
+    "bench",
+    "serve",
+    "inspect",
+    "models",
+    "devices",
+    "doctor",
+)
 
 
 def build_parser(argv: list[str]) -> argparse.ArgumentParser:
@@ -47,6 +60,8 @@ def run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
             return 1
         if "ctx_size" in args:
             check_sizes(args.ctx_size, args.batch_size, ("-c", "-b"))
+        if "hf_repo" in args:
+            find_models(args)
         check_apart(args)
         code = args.run(args)
         sys.stdout.flush()

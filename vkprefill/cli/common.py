@@ -60,7 +60,20 @@ def terminal_text(text: str) -> str:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
-    group.add_argument("-m", "--model", metavar="FILE", help="GGUF file (default: the built-in demo model)")
+    group.add_argument(
+        "-m",
+        "--model",
+        metavar="FILE",
+        help="GGUF file, or a name that `vkprefill models` lists (default: the built-in demo model)",
+    )
+    group.add_argument(
+        "-hf",
+        "--hf-repo",
+        metavar="USER/REPO[:QUANT]",
+        help="fetch the model from Hugging Face into the cache that its programs share (default: Q4_K_M, else the "
+        "first file)",
+    )
+    group.add_argument("--offline", action="store_true", help="ask no hub: -hf and -hfd take what was fetched before")
     group.add_argument(
         "-c",
         "--ctx-size",
@@ -95,7 +108,11 @@ def add_draft_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConf
         metavar="FILE",
         help="draft model for speculative prefill, of the same vocabulary "
         "(default: the built-in one with the built-in model, else none), or the model's multi-token-prediction block "
-        "in a file of its own, used in place of that in the model's file; given twice: both",
+        "in a file of its own, used in place of that in the model's file; given twice: both. auto: the best draft of "
+        "those that `vkprefill models` lists",
+    )
+    parser.add_argument(
+        "-hfd", "--hf-repo-draft", metavar="USER/REPO[:QUANT]", help="fetch the draft model from Hugging Face, as -hf"
     )
     add_specprefill_options(parser, defaults)
 
