@@ -29,14 +29,17 @@ from tools.amd.table import load_table
 from tools.model.mixes import tensor_type
 from tools.model.shapes import make_config
 from vkprefill.benchmark.record import markdown_table
+from vkprefill.engine.memory import MIXTURE_CHUNK
+from vkprefill.engine.model import Model
 from vkprefill.gguf.tensors import tensor_specs
 from vkprefill.vulkan.companion import DOT2
 from vkprefill.vulkan.shaders import load_shader
 
 DOCUMENT = Path(__file__).parent / "BOUND_780M.md"
 MARKS = "<!-- tables: python -m benchmarks.bound_780m --write -->\n", "<!-- end of tables -->\n"
-SHAPES, MIX, KV_TYPE = ("0.8B", "4B"), "q4_k_m", "f16"
+SHAPES, MIX, KV_TYPE = ("0.8B", "4B", "35B-A3B"), "q4_k_m", "f16"
 CHUNK, DEPTHS = 512, (0, 4096, 16384)
+CHUNKS = {"35B-A3B": (CHUNK, MIXTURE_CHUNK)}  # of other shapes CHUNK alone
 
 CLOCK = 2.7e9  # Hz
 COMPUTE_UNITS = 12
@@ -99,11 +102,15 @@ def _num_waves(dispatch: Dispatch, compiled: dict, local_size: int) -> int:
 
 
 def _activation_bytes(dispatch: Dispatch, num_tokens: int) -> int:
-    """What a kernel reads and writes of them: the rows in use, once for reading and once for writing."""
+    """What a kernel reads and writes of them: the rows in use, once for reading and once for writing. Those of experts
+    are several for each of MIXTURE_CHUNK tokens.
+    """
     total = 0
     for buffer, binding in zip(dispatch.buffers, load_shader(dispatch.shader).bindings, strict=True):
         if buffer.kind == "activations":
-            rows = num_tokens if buffer.shape[0] >= CHUNK and len(buffer.shape) > 1 else buffer.shape[0]
+            rows = buffer.shape[0]
+            if rows >= CHUNK and len(buffer.shape) > 1:
+                rows = num_tokens * max(1, rows // MIXTURE_CHUNK)
             total += (binding.read + binding.write) * rows * (buffer.num_bytes // buffer.shape[0])
     return total
 
@@ -123,29 +130,35 @@ def matmul(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> C
     cache. The activations come through the scalar cache; where they do not fit into L2, each round of workgroups reads
     them again.
     """
-    tiles = math.ceil(num_tokens / dispatch.constants["TM"])
-    return _tiles(dispatch, compiled, num_tokens, tiles, _weight_bytes(dispatch))
+    tiles, blocks = math.ceil(num_tokens / dispatch.constants["TM"]), dispatch.workgroups[1]
+    return _tiles(dispatch, compiled, num_tokens, (tiles, blocks), blocks, _weight_bytes(dispatch))
 
 
 def grouped(dispatch: Dispatch, compiled: dict, num_tokens: int, depth: int) -> Cost:
     """Rows of experts that tokens choose independently, of a whole chunk: the grid has a tile for each `TM` of them and
-    one for each expert. So an expert's number of rows is about Poisson's, and its last tile is short.
+    one for each expert. So an expert's number of rows is about Poisson's, and its last tile is short. The workgroups of
+    a tile are neighbours, which read its activations from memory once; tiles of an expert follow each other.
     """
     size, count = int(dispatch.constants["TM"]), dispatch.push["experts"]
-    num_rows = (dispatch.workgroups[0] - count) * size
+    blocks, most = dispatch.workgroups[:2]
+    num_rows = (most - count) * size
     mean, share, more, tiles = num_rows / count, math.exp(-num_rows / count), 1.0, 0.0
     for rows in range(10 * num_rows // count + 10 * size):  # share: of experts with so many; more: with as many or more
         tiles += count * more * (rows % size == 1)  # a tile begins with the 1st, the TM + 1st, ...
         more, share = more - share, share * mean / (rows + 1)
     used = count * (1 - math.exp(-mean))
-    return _tiles(dispatch, compiled, num_rows, round(tiles), used * _weight_bytes(dispatch))
+    return _tiles(dispatch, compiled, num_rows, (round(tiles), blocks), 1, used * _weight_bytes(dispatch))
 
 
-def _tiles(dispatch: Dispatch, compiled: dict, num_rows: int, tiles: int, weights: float) -> Cost:
-    """weights: bytes of them; each tile reads those of one matrix."""
-    c, k = dispatch.constants, dispatch.push["K"]
-    waves = tiles * dispatch.workgroups[1] * math.ceil(c["LOCAL_SIZE"] / compiled["wave"])
-    rounds = math.ceil(waves / (SIMDS * compiled["waves"]))
+def _tiles(
+    dispatch: Dispatch, compiled: dict, num_rows: int, grid: tuple[int, int], passes: int, weights: float
+) -> Cost:
+    """grid: tiles of rows, blocks of the matrix; passes: over the activations, at most; weights: bytes of them; each
+    tile reads those of one matrix.
+    """
+    c, k, (tiles, blocks) = dispatch.constants, dispatch.push["K"], grid
+    waves = tiles * blocks * math.ceil(c["LOCAL_SIZE"] / compiled["wave"])
+    rounds = min(passes, math.ceil(waves / (SIMDS * compiled["waves"])))
     item = 2 if re.match(HALVES, dispatch.shader) else 4
     x_bytes, y_bytes = (
         item * num_rows * k,
@@ -156,7 +169,7 @@ def _tiles(dispatch: Dispatch, compiled: dict, num_rows: int, tiles: int, weight
     moved = weights + x_bytes * (rounds if x_bytes > L2_BYTES else 1) + y_bytes
     return Cost(
         **issued(waves, loop["valu"] * products, compiled["wave"]),
-        lds=16 * loop["lds"] * products * c["LOCAL_SIZE"] * tiles * dispatch.workgroups[1] / LDS_BYTES / CLOCK,
+        lds=16 * loop["lds"] * products * c["LOCAL_SIZE"] * tiles * blocks / LDS_BYTES / CLOCK,
         cache=_weight_bytes(dispatch) * tiles / CACHE_BYTES / CLOCK,
         memory=moved / MEMORY_BYTES,
     )
@@ -354,18 +367,29 @@ def tables() -> str:
     )
 
 
+def load_shape(shape: str, precision: str) -> Model:
+    """On the recording device, with room for the longest of its chunks."""
+    config = make_config(shape)
+    types = {spec.name: tensor_type(spec, MIX, config) for spec in tensor_specs(config)}
+    chunk = max(CHUNKS.get(shape, (CHUNK,)))
+    how = {"precision": precision, "features": DOT2, "prefill_chunk": chunk}
+    return load_recording(shape, types.__getitem__, KV_TYPE, set(), **how)
+
+
+def executed_counts(models: dict[str, list[dict]], shape: str) -> Counts:
+    """What was executed with a shape's widths; of mixtures nothing was."""
+    return Counts(models.get(shape, []) + models.get(f"{shape}, {HALF}", []))
+
+
 def precision_tables(precision: str, compiled: dict, models: dict[str, list[dict]]) -> list[str]:
     """The summary first."""
     summary, parts = [], []
     for shape in SHAPES:
-        config = make_config(shape)
-        executed = Counts(models[shape] + models[f"{shape}, {HALF}"])
-        types = {spec.name: tensor_type(spec, MIX, config) for spec in tensor_specs(config)}
-        model = load_recording(shape, types.__getitem__, KV_TYPE, set(), precision=precision, features=DOT2)
-        phases = [(f"prefill of {CHUNK} tokens", model.runner.prefill_program, CHUNK)]
+        executed, chunks = executed_counts(models, shape), CHUNKS.get(shape, (CHUNK,))
+        forward = load_shape(shape, precision).runner.forward
+        phases = [(f"prefill of {n:,} tokens", forward.record_trunk("prefill", n), n) for n in chunks]
         if precision == "full":
-            decode = model.runner.forward.record_rows("decode", 1)
-            phases.append(("step of decode", decode, 1))
+            phases.append(("step of decode", forward.record_rows("decode", 1), 1))
         for name, program, num_tokens in phases:
             launches, attended = num_launches(program.recorded) * LAUNCH_S, []
             for depth in DEPTHS:
@@ -388,12 +412,16 @@ def phase_tables(title: str, kernels: dict[str, list[Estimate]], attended: list)
     shown = [(kernel, estimates) for kernel, estimates in kernels.items() if kernel not in small] + attended
     rows = [_row(kernel, [e.cost for e in estimates], fixed) for kernel, estimates in shown]
     known = [row for row in shown if all(e.static.issue and e.counts for e in row[1])]
-    return [
+    parts = [
         f"{title}, ms; shares of all but attention. Below 5 us: {', '.join(sorted(small)) or '-'}.\n\n"
-        + markdown_table(HEAD, rows),
-        f"{title}: estimates from assembly and what was executed, ms.\n\n"
-        + markdown_table(DIFFERENCE, [_difference_row(*row) for row in known]),
+        + markdown_table(HEAD, rows)
     ]
+    if known:
+        parts.append(
+            f"{title}: estimates from assembly and what was executed, ms.\n\n"
+            + markdown_table(DIFFERENCE, [_difference_row(*row) for row in known])
+        )
+    return parts
 
 
 def main() -> None:

@@ -13,15 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from benchmarks import bound_780m as bound
-from tools.amd.counts import Counts
-from tools.amd.executed import HALF, load_record
-from tools.amd.recording import Dispatch, load_recording
-from tools.model.mixes import tensor_type
-from tools.model.shapes import make_config
+from tools.amd.executed import load_record
+from tools.amd.recording import Dispatch
 from vkprefill.benchmark.record import markdown_table
 from vkprefill.engine.forward import SUBMISSION_S
-from vkprefill.gguf.tensors import tensor_specs
-from vkprefill.vulkan.companion import DOT2
 
 PRECISIONS = ("full", "half")
 ROWS, LOOKAHEAD, EARLY_LAYER = 512, 8, 11  # the draft's third layer of full attention of six
@@ -60,12 +55,9 @@ class ModelBounds:
     """Of one of bound_780m's shapes in a precision."""
 
     def __init__(self, shape: str, precision: str) -> None:
-        config = make_config(shape)
-        types = {spec.name: tensor_type(spec, bound.MIX, config) for spec in tensor_specs(config)}
-        self.model = load_recording(shape, types.__getitem__, bound.KV_TYPE, set(), precision=precision, features=DOT2)
-        self.config, self._compiled = config, bound.rows_of_table()[1]
-        models = load_record()["models"]
-        self._executed = Counts(models[shape] + models[f"{shape}, {HALF}"])
+        self.model = bound.load_shape(shape, precision)
+        self.config, self._compiled = self.model.config, bound.rows_of_table()[1]
+        self._executed = bound.executed_counts(load_record()["models"], shape)
         device = self.model.runner.device
         device.profile = replace(device.profile, submission_flop=self._product_speed() * SUBMISSION_S)
 
@@ -167,11 +159,13 @@ def tables() -> str:
 
 
 def speed_rows(models: dict[tuple[str, str], ModelBounds]) -> Iterable[tuple[str, ...]]:
+    ways = (BEST, *LIKELY)
     for (shape, precision), model in models.items():
         speeds = {
-            f"prefill of {ROWS}": [ROWS / model.seconds(ROWS, 0, how=how) for how in (BEST, *LIKELY)],
-            "decode": [1 / model.step_seconds(0, how) for how in (BEST, *LIKELY)],
+            f"prefill of {rows:,}": [rows / model.seconds(rows, 0, how=how) for how in ways]
+            for rows in bound.CHUNKS.get(shape, (ROWS,))
         }
+        speeds["decode"] = [1 / model.step_seconds(0, how) for how in ways]
         for phase, some in speeds.items():
             yield shape, phase, precision, *(f"{speed:,.0f}" for speed in some)
 

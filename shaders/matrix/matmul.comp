@@ -17,7 +17,8 @@
 //
 // EXPERTS: rows of x are those of experts, of which each tile has one (include/expert_tile.glsl, at binding 4); T' is a tile more than T.
 //
-// Grid: (ceil(T / TM), ceil(rows / (LOCAL_SIZE * TN)), 1), EXPERTS: (tiles, ..); token tiles are neighbours, so they share weights in the cache.
+// Grid: (ceil(T / TM), ceil(rows / (LOCAL_SIZE * TN)), 1), token tiles are neighbours, so they share weights in the cache.
+// EXPERTS: (ceil(rows / ..), tiles, 1).
 // Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -56,12 +57,12 @@ const uint AHEAD = 2u;
 void main() {
 #ifdef EXPERTS
     const uvec2 tile = tile_rows();
-    const uint m0 = tile.x, num_tokens = tile.y;
+    const uint m0 = tile.x, num_tokens = tile.y, block = gl_WorkGroupID.x;
 #else
-    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS];
+    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS], block = gl_WorkGroupID.y;
 #endif
     if (m0 >= num_tokens) return;
-    const uint n0 = gl_WorkGroupID.y * (LOCAL_SIZE * TN) + gl_LocalInvocationID.x, stride = K / 4u;
+    const uint n0 = block * (LOCAL_SIZE * TN) + gl_LocalInvocationID.x, stride = K / 4u;
 
     uint at[TN], lane[TN];
     [[unroll]] for (uint c = 0; c < TN; c++) {

@@ -12,7 +12,7 @@
 //
 // EXPERTS: as in matmul.comp; the tiles are at the binding after the others.
 //
-// Grid: (ceil(T / TM), ceil(rows / LOCAL_SIZE), 1), EXPERTS: (tiles, ..). LOCAL_SIZE is a multiple of 4, TM of 4; x is read up to a multiple of TM / 4 tokens.
+// Grid: (ceil(T / TM), ceil(rows / LOCAL_SIZE), 1), EXPERTS: (ceil(rows / LOCAL_SIZE), tiles, 1). LOCAL_SIZE is a multiple of 4, TM of 4; x is read up to a multiple of TM / 4 tokens.
 // 128 * LOCAL_SIZE bytes of shared memory, HALF: half of that. Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -47,13 +47,13 @@ shared WORD tile[4u * WORDS_OF_8 * LOCAL_SIZE];  // [32 / COLUMNS][row]
 void main() {
 #ifdef EXPERTS
     const uvec2 rows_here = tile_rows();
-    const uint m0 = rows_here.x, num_tokens = rows_here.y;
+    const uint m0 = rows_here.x, num_tokens = rows_here.y, block = gl_WorkGroupID.x;
 #else
-    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS];
+    const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS], block = gl_WorkGroupID.y;
 #endif
     if (m0 >= num_tokens) return;
     const uint local = gl_LocalInvocationID.x, quarter = local / (LOCAL_SIZE / 4u), two = local % (LOCAL_SIZE / 4u) * 2u;
-    const uint n0 = gl_WorkGroupID.y * LOCAL_SIZE, quarters = min(4u, (num_tokens - m0 + TOKENS - 1u) / TOKENS);
+    const uint n0 = block * LOCAL_SIZE, quarters = min(4u, (num_tokens - m0 + TOKENS - 1u) / TOKENS);
     const uint stride = K / (4u * COLUMNS);
 
     const uint n = stored_row(n0 + local);

@@ -48,6 +48,14 @@ def test_products_of_halves():
     assert whole.memory - halves.memory == pytest.approx(9 * 512 * 4096 * 2 / 90e9)
 
 
+def test_rows_of_experts_are_counted():
+    """Eight for each of 300 tokens, of buffers for 2,048 and a tile more; x is read and written."""
+    y, x = buffer(2048 * 8 + 32, 2048), buffer(2048, 2048)
+    dispatch = Dispatch("add_experts", {}, {}, (8, 2048, 1), (buffer(16), y, x, buffer(2048, 9), buffer(2048, 8), x))
+    moved = (8 * 2048 + 3 * 2048 + 9 + 8) * 300 * 4
+    assert bound.cost(dispatch, {}, 300, 0).memory == pytest.approx(moved / 90e9, rel=1e-2)
+
+
 def test_matmul_reads_activations_again_for_each_round():
     """x of 8 MiB; 2,048 waves in rounds of 240."""
     dispatch = Dispatch(
@@ -65,14 +73,14 @@ def test_experts():
     """512 tokens that take 8 of 256 experts: 16 rows for each, about, in tiles of 16, of which the last are short."""
     push = {"rows": 512, "K": 2048, "N": 512, "add": 0, "experts": 256}
     constants = {"LOCAL_SIZE": 128, "TM": 16}
-    dispatch = Dispatch("matmul_hybrid_experts_q4_k", constants, push, (512 * 8 // 16 + 256, 4, 1), ())
+    dispatch = Dispatch("matmul_hybrid_experts_q4_k", constants, push, (4, 512 * 8 // 16 + 256, 1), ())
     found = bound.cost(dispatch, COMPILED, 512, 0)
     rows = np.random.default_rng(0).poisson(16, (2000, 256))
     tiles = np.ceil(rows / 16).sum(1).mean()
     waves = 4 * 4 * tiles
     assert found.issue == pytest.approx(waves / 24 * 0.625 * 16 * 2048 / 2.7e9, rel=5e-3)
     weights = 256 * 512 * 2048 * 144 / 256
-    assert found.memory >= (weights + 4096 * (2048 + 512) * 4) / 90e9
+    assert found.memory == pytest.approx((weights + 4096 * (2048 + 512) * 4) / 90e9, rel=1e-4)  # all read once
     decode = Dispatch("matvec_experts_q4_k", {"ROW_LANES": 32, "SLICES": 8, "TM": 1, "TN": 1}, push, (16, 1, 8), ())
     assert bound.cost(decode, COMPILED, 1, 0).memory == pytest.approx(8 / 256 * weights / 90e9)
 

@@ -133,9 +133,10 @@ def load_recording(
     precision: str = "full",
     features: Set[str] = frozenset(),
     with_block: bool = False,
+    prefill_chunk: int | None = None,
 ) -> Model:
     """A model of this shape on the recording device, its matrices of the types that type_of gives their names.
-    with_block: and with a multi-token-prediction block.
+    with_block: and with a multi-token-prediction block; prefill_chunk: other than what fits the device's memory.
     """
     file = SimpleNamespace(
         label=shape, path=Path(shape), metadata={}, info=lambda name: SimpleNamespace(name=name, type=type_of(name))
@@ -153,7 +154,9 @@ def load_recording(
     opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen, features))
     untold = mock.patch.object(memory, "tell_of_detour")  # nothing runs
     with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened, untold:
-        return model_module.load(shape, max_context=CONTEXT, kv_type=kv_type, precision=precision)
+        return model_module.load(
+            shape, max_context=CONTEXT, kv_type=kv_type, precision=precision, prefill_chunk=prefill_chunk
+        )
 
 
 def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:

@@ -121,7 +121,7 @@ def expert_linear(
             p.dispatch(
                 f"matmul{form}_experts_{matrix.layout}",
                 [p.step, slab.buffer, *buffers],
-                (tiles.count, ceil_div(count, wide), 1),
+                (ceil_div(count, wide), tiles.count, 1),
                 constants=constants,
                 push={name: value + cut.get(name, 0) for name, value in push.items()} | {"rows": count},
                 work=2.0 * count * matrix.columns * tokens,
