@@ -283,6 +283,38 @@ def test_options_of_a_request(scripted):
     assert page.js("return sent[2].specprefill") == {}
 
 
+def test_who_scores(page, server):
+    """The server says who can; the choice is the request's, and only where it is not the server's own."""
+    scorer = page.id("scorer")
+    assert scorer.is_displayed() and scorer.accessible_name == "scored by"
+    options = [(one.get_attribute("value"), one.text) for one in scorer.find_elements(By.TAG_NAME, "option")]
+    assert options == [("auto", "automatic"), ("draft", "the draft model"), ("self", "the model itself")]
+    assert scorer.get_attribute("value") == "auto"
+    page.id("check").click()
+    scorer.send_keys("the model")
+    seen = page.ask(DEMO[0]["user"])
+    assert seen["answer"] == DEMO[0]["answer"] and seen["status"] == "active" and "Layer 3 chose" in seen["text"]
+    page.js(SCRIPTED)
+    page.send("Hello")
+    page.until(lambda: page.js("return sent.length") == 1)
+    assert page.js("return sent[0].specprefill") == {"scorer": "self", "check": "on", "on_mismatch": "revise"}
+    page.id("stop").click()
+    page.id("spec").click()
+    assert not scorer.is_enabled()
+
+
+def test_where_nobody_else_can_score(driver, gpu):
+    """A server whose model scores itself has nothing to choose from."""
+    with ServerProcess("--specprefill-scorer", "self") as server:
+        page = Page(driver, server.url)
+        assert page.id("spec").is_enabled() and not page.id("scorer").is_displayed()
+        page.js(SCRIPTED)
+        page.send("Hello")
+        page.until(lambda: page.js("return sent.length") == 1)
+        assert page.js("return sent[0].specprefill") == {}
+        page.id("stop").click()
+
+
 def test_revised_answers(scripted):
     """What a check finds wrong is replaced, by code points, and what was there can be looked at."""
     page = scripted
@@ -358,7 +390,8 @@ def test_errors_keys_and_no_draft(driver, gpu):
         assert page.js(
             "return [JSON.stringify(sessionStorage).includes('secret'), localStorage.length, document.cookie]"
         ) == [True, 0, ""]
-        assert not page.id("spec").is_enabled() and "without a draft model" in page.id("no-draft").text
+        assert not page.id("spec").is_enabled() and not page.id("scorer").is_displayed()
+        assert "without a draft model" in page.id("no-draft").text
         page.id("most").send_keys("2")
         assert page.ask("Hello")["status"] == "disabled" and "Cut off" in page.id("log").text
         page.id("temperature").send_keys("-1")
@@ -376,7 +409,7 @@ def test_labels(page):
         assert control.accessible_name or not control.is_displayed(), control.get_attribute("outerHTML")
     page.js("document.getElementById('new').focus()")
     reached = ["new"]
-    for _ in range(16):
+    for _ in range(17):
         page.driver.switch_to.active_element.send_keys(Keys.TAB)
         reached.append(page.js("return document.activeElement.id"))
     wanted = [
@@ -386,6 +419,7 @@ def test_labels(page):
         "spec",
         "keep",
         "automatic",
+        "scorer",
         "message",
         "send",
         "system",

@@ -1,12 +1,17 @@
 """The routes with a scripted engine: no GPU, no socket. Streams have a file of their own."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.unit.scripted_server import BEGUN, CALL, HELLO, REPORT, TOOLS, events, joined
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.http import app as app_module
 from vkprefill.server.http.access import Access
+from vkprefill.server.http.model_info import _scorers
 from vkprefill.server.http.wire import MAX_BODY_BYTES
+from vkprefill.server.protocol.requests import Defaults
+from vkprefill.specprefill.settings import SpecPrefillConfig
 
 
 @pytest.mark.parametrize(
@@ -209,6 +214,22 @@ def test_models_and_props(send):
     assert (params["speculative.types"], params["speculative.n_max"], params["speculative.p_min"]) == ("auto", 3, 0.0)
     assert "im_start" in props["chat_template"] and props["model_path"] == "target.gguf"
     assert (props["device"], props["precision"]) == ("a device", "full")
+    assert props["specprefill_scorers"] == ["auto", "draft", "self"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "layers", "scorers"),
+    [
+        (SpecPrefillConfig(), (3, 7), ["auto", "draft", "self"]),
+        (SpecPrefillConfig(), (7,), ["auto", "draft"]),
+        (SpecPrefillConfig(scorer="self"), (3, 7), ["self"]),
+        (None, (3, 7), ["self"]),
+        (None, (7,), []),
+    ],
+)
+def test_who_may_score(spec, layers, scorers):
+    """What /props says: the draft where there is one, the model where a layer comes after one of attention."""
+    assert _scorers(Defaults(spec=spec), SimpleNamespace(num_hidden_layers=8, attention_layers=layers)) == scorers
 
 
 def test_metrics(send):

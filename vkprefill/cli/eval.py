@@ -48,6 +48,7 @@ from vkprefill.evaluation.runs import Evaluation, Outcome
 from vkprefill.evaluation.task import Task
 from vkprefill.evaluation.tasks import KINDS, make_tasks
 from vkprefill.generation.prompt import EncodedPrompt, encode_prompt
+from vkprefill.specprefill.self_scorer import scoring_layers
 
 DEMO_KINDS = tuple(kind for kind in KINDS if kind != "code")
 ROOM = 256  # of a context beside a prompt and its answer
@@ -189,9 +190,7 @@ def write(outcomes: Sequence[Outcome], about: dict[str, object], files: Files, *
 
 
 def layers_of(args: argparse.Namespace, model: Model) -> list[int] | None:
-    if args.self_layers != "all":
-        return args.self_layers
-    return [layer for layer in model.config.attention_layers if layer < model.config.num_hidden_layers - 1]
+    return scoring_layers(model.config) if args.self_layers == "all" else args.self_layers
 
 
 def identity(model: Model) -> dict[str, object]:

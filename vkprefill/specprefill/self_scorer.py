@@ -28,11 +28,16 @@ from vkprefill.vulkan.program import Program
 QUERIES_STEP = 32  # that programs are recorded for: a longer question needs no new ones
 
 
+def scoring_layers(model: ModelConfig) -> list[int]:
+    """The full-attention layers that can score: others come after them."""
+    return [layer for layer in model.attention_layers if layer < model.num_hidden_layers - 1]
+
+
 def scoring_layer(config: SpecPrefillConfig, model: ModelConfig) -> int:
     """The full-attention layer that scores: score_layer, or the one nearest to a third of the layers. RequestError
     where it is none, or nothing comes after it.
     """
-    possible = [layer for layer in model.attention_layers if layer < model.num_hidden_layers - 1]
+    possible = scoring_layers(model)
     if not possible:
         raise RequestError(f"scorer self: {printable(model.name)} has no full-attention layer before its last")
     if config.score_layer is None:

@@ -3,6 +3,7 @@
 import { ServerError, apiKey, getJson, health, streamChat } from "./api.js";
 import { figures, holes, sentence, status } from "./figures.js";
 import { heatMap, heatScale, overview, tokenKeys } from "./heat_map.js";
+import { onOptions, showOptions, specprefill, takeOver } from "./options.js";
 import { count, element, markdown, percent, visible } from "./text.js";
 
 const LONG_MESSAGE = 700; // characters that are shown before "Show all"
@@ -17,7 +18,6 @@ const touch = matchMedia("(pointer: coarse)");
 let server = null; // /props, null until the model is loaded
 let turns = []; // { user, content, reasoning, report, node } in order
 let running = null; // the AbortController of the answer in work
-let automatic = true; // how much is kept: the server's settings, or the slider's share
 
 // ---- the server
 
@@ -34,19 +34,15 @@ async function connect() {
     server = null;
     say(error.message);
     if (error.status === 401) askForKey();
-    showOptions();
+    showOptions(server);
     return;
   }
   const { model_alias: model, device } = server;
   say(`${model} on ${device}`);
   document.title = `${model} - vkprefill`;
   $("temperature").placeholder = String(server.default_generation_settings.params.temperature);
-  if (server.specprefill) {
-    $("spec").checked = true;
-    $("keep").value = String(Math.round(100 * server.specprefill.keep_ratio));
-    $("check").checked = server.specprefill.check !== "off";
-  }
-  showOptions();
+  takeOver(server);
+  showOptions(server);
 }
 
 function say(text) {
@@ -59,45 +55,7 @@ function askForKey() {
   $("key").focus();
 }
 
-// ---- options
-
-function showOptions() {
-  const draft = server?.specprefill ?? null;
-  const on = draft !== null && $("spec").checked;
-  $("spec").disabled = draft === null;
-  for (const id of ["keep", "automatic", "always", "check"]) $(id).disabled = !on;
-  $("always").parentElement.hidden = draft !== null && draft.min_tokens === 0 && !draft.break_even;
-  $("no-draft").hidden = server === null || draft !== null;
-  $("no-draft").textContent = "The server runs without a draft model: start it with -md FILE, or with --specprefill to have the model score prompts itself.";
-  $("automatic").setAttribute("aria-pressed", String(automatic));
-  $("keep").classList.toggle("idle", automatic);
-  const share = automatic && draft ? automaticShare(draft) : `${$("keep").value} % of the tokens`;
-  $("kept").textContent = automatic && share.includes("importance") ? "by importance" : `${$("keep").value} % of tokens`;
-  $("automatic").title = draft ? `The server's settings: ${automaticShare(draft)}` : "";
-  $("keep").setAttribute("aria-valuetext", automatic ? `automatic: ${share}` : share);
-}
-
-function automaticShare(draft) {
-  const mass = draft.select_mode === "mass" && draft.keep_ratio < 1;
-  const share = mass ? `${Math.round(100 * draft.cumulative_mass)} % of importance` : `${Math.round(100 * draft.keep_ratio)} % of the tokens`;
-  const most = draft.max_keep === "auto" ? (draft.select_mode === "mass" ? 2000 : 0) : draft.max_keep;
-  return most ? `${share}, at most ${count(most)} tokens` : share;
-}
-
-// The request's field `specprefill`.
-function specprefill() {
-  if (!server?.specprefill) return {};
-  if (!$("spec").checked) return { specprefill: false };
-  const share = automatic ? {} : { select_mode: "chunk", keep_ratio: Number($("keep").value) / 100, max_keep: 0 };
-  const guards = $("always").checked ? { min_tokens: 0, break_even_safety: 0 } : {};
-  return { specprefill: { ...share, ...guards, ...checking(server.specprefill) } };
-}
-
-// The page can replace text, so unless the server says otherwise a wrong answer is revised.
-function checking({ check, on_mismatch: mismatch }) {
-  if (!$("check").checked) return check === "off" ? {} : { check: "off" };
-  return { check: check === "off" ? "on" : check, on_mismatch: mismatch === "auto" ? "revise" : mismatch };
-}
+// ---- the request
 
 function requestBody(turn) {
   const system = $("system").value.trim();
@@ -112,7 +70,7 @@ function requestBody(turn) {
     messages,
     return_progress: true,
     specprefill_details: true,
-    ...specprefill(),
+    ...specprefill(server),
     ...number("temperature", "temperature"),
     ...number("most", "max_tokens"),
   };
@@ -369,19 +327,11 @@ $("new").addEventListener("click", () => {
 $("example").addEventListener("click", async () => {
   message.value = await (await fetch("example.txt")).text();
   if (server?.specprefill) $("spec").checked = $("always").checked = true;
-  showOptions();
+  showOptions(server);
   message.focus();
   message.scrollTop = message.scrollHeight;
 });
-$("spec").addEventListener("change", showOptions);
-$("keep").addEventListener("input", () => {
-  automatic = false;
-  showOptions();
-});
-$("automatic").addEventListener("click", () => {
-  automatic = !automatic;
-  showOptions();
-});
+onOptions(() => showOptions(server));
 $("key").addEventListener("change", () => {
   apiKey.set($("key").value.trim());
   connect();
@@ -395,5 +345,5 @@ for (let level = 0; level < 8; level++) document.querySelector(".scale").append(
 $("panel-title").tabIndex = -1;
 $("key").value = apiKey.get();
 if (touch.matches) $("hint").hidden = true;
-showOptions();
+showOptions(server);
 connect();

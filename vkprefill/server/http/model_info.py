@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.gguf.config import ModelConfig
 from vkprefill.server.http.completions import Service
+from vkprefill.server.protocol.requests import Defaults
+from vkprefill.specprefill.self_scorer import scoring_layers
+from vkprefill.specprefill.settings import AUTO, DRAFT, SELF
 
 
 def model_object(service: Service) -> dict[str, object]:
@@ -58,7 +62,14 @@ def props(service: Service, version: str) -> dict[str, object]:
         "device": ready.device if ready else None,
         "precision": ready.precision if ready else None,
         "specprefill": defaults.spec.as_dict() if defaults.spec else None,
+        "specprefill_scorers": _scorers(defaults, prompts.config),
     }
+
+
+def _scorers(defaults: Defaults, config: ModelConfig) -> list[str]:
+    """Who a request's `specprefill.scorer` may name."""
+    own = [SELF] if scoring_layers(config) else []
+    return [AUTO, DRAFT, *own] if defaults.has_draft else own
 
 
 def _params(sampling: SamplingConfig, decode: SpecDecodeConfig, max_tokens: int | None) -> dict[str, object]:
