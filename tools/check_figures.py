@@ -57,7 +57,7 @@ PROGRAMS = {
 
 def speeds_beside(row: tuple[str, ...]) -> Expected:
     """README.md's summary, in tokens per CPU-second."""
-    model, what = row[0].split(", ", 1)
+    model, what = row[0].replace(", 4 of 40 layers", "").split(", ", 1)
     if model == "4B":
         return [
             figure("4B.json", "prefill 64", "tokens/CPU-s"),
@@ -66,16 +66,15 @@ def speeds_beside(row: tuple[str, ...]) -> Expected:
         ]
     names = ("prefill 64", "prefill 256", "decode at 64")
     named = [f"{PROGRAMS[what]}: {name}" for name in names]
-    return [
-        figure("peers.json", name, "tokens/CPU-s") if cell else None for name, cell in zip(named, row[1:], strict=True)
-    ]
+    record = "peers_a3b.json" if model.startswith("35B-A3B") else "peers.json"
+    return [figure(record, name, "tokens/CPU-s") if cell else None for name, cell in zip(named, row[1:], strict=True)]
 
 
-def peers(row: tuple[str, ...]) -> Expected:
-    """Rates, those of others followed by how many times as fast vkprefill is."""
-    names = ("vkprefill", "vkprefill before", "llama.cpp Vulkan", "llama.cpp CPU", "llama.cpp CPU, not repacked")
+def peers(row: tuple[str, ...], record: str, others: tuple[str, ...] = ()) -> Expected:
+    """Rates, those of others followed by how many times as fast vkprefill is. others: beside llama.cpp's."""
+    names = ("vkprefill", *others, "llama.cpp Vulkan", "llama.cpp CPU", "llama.cpp CPU, not repacked")
     own, *others = (
-        figure("peers.json", f"{name}: {row[0]}", "tokens/CPU-s") if cell else None
+        figure(record, f"{name}: {row[0]}", "tokens/CPU-s") if cell else None
         for name, cell in zip(names, (row[1], *row[2::2]), strict=True)
     )
     return [own, *(value for rate in others for value in (rate, rate and own / rate))]
@@ -199,7 +198,12 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     ("what", "tokens/s", "tokens/CPU-s", "record and command"): speeds,
     ("", "prefill 64", "prefill 256", "decode"): speeds_beside,
     ("", "vkprefill", "before", "times", "llama.cpp Vulkan", "times")
-    + ("llama.cpp CPU", "times", "not repacked", "times"): peers,
+    + ("llama.cpp CPU", "times", "not repacked", "times"): partial(
+        peers, record="peers.json", others=("vkprefill before",)
+    ),
+    ("35B-A3B's widths", "vkprefill", "llama.cpp Vulkan", "times", "llama.cpp CPU", "times", "not repacked", "times"): (
+        partial(peers, record="peers_a3b.json")
+    ),
     PEERS: drafts_beside,
     ("pair", "prompt", "kept", "dense s", "speculative s", "scoring", "look-ahead", "prefill", "predicted s", "ratio")
     + ("in CPU-s",): first_tokens,
