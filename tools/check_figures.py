@@ -1,9 +1,9 @@
 """Checks that figures in documents are those of their records: python -m tools.check_figures (part of make lint)
 
-Every table with figures in README.md and benchmarks/ has a function here that knows the record of each cell, or a
-reason why it has none. A cell agrees with a value that is the same when rounded to as many digits. What documents say
-of compiled shaders is looked up in amd_compile.json, the tables of BOUND_780M.md are worked out again, and counts from
-execution must be of the shaders that are here. Prints what differs; exits with 1 then.
+Every table with figures in README.md, docs/choosing.md and benchmarks/ has a function here that knows the record of
+each cell, or a reason why it has none. A cell agrees with a value that is the same when rounded to as many digits.
+What documents say of compiled shaders is looked up in amd_compile.json, the tables of BOUND_780M.md are worked out
+again, and counts from execution must be of the shaders that are here. Prints what differs; exits with 1 then.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from benchmarks.expected_780m import SPEEDS
+from tools.figures import evaluations
 from tools.figures.compare import BENCHMARKS, NUMBER, ROOT, Table, agrees, data, tables
 from tools.figures.drafts import PEERS, draft_differences, drafts_beside
 from tools.figures.shaders import bound_differences, compiled_differences, executed_differences
 from vkprefill.benchmark.record import Record
 from vkprefill.errors import RequestError
-from vkprefill.evaluation.report import COLUMNS, OPTIONAL, Cell, columns, rows
 
-DOCUMENTS = (ROOT / "README.md", BENCHMARKS / "README.md", BENCHMARKS / "eval_builtin.md")
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "docs" / "choosing.md",
+    BENCHMARKS / "README.md",
+    BENCHMARKS / "eval_builtin.md",
+)
 
 Expected = list[float | str | None]  # of a row's cells: a figure, a text, or nothing to look up
 
@@ -185,15 +190,6 @@ def expected_of_780m(row: tuple[str, ...]) -> Expected:
     raise KeyError(f"{document.name} has no such speed")
 
 
-def answers_kept(row: tuple[str, ...]) -> Expected:
-    """README.md's summary of the first run of eval_builtin.json."""
-    length = int(row[0].replace(",", ""))
-    cells = [c for c in data("eval_builtin.json")["runs"][0]["cells"] if c["length"] == length]
-    right = {(c["method"], c["variant"]): c["right"] for c in cells}
-    names = [("dense", ""), ("draft", ""), ("random", ""), ("ends", ""), ("dense-state", ""), ("draft", "window=512")]
-    return [float(right[name]) for name in names]
-
-
 TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     ("what", "tokens/s", "tokens/CPU-s", "record and command"): speeds,
     ("", "prefill 64", "prefill 256", "decode"): speeds_beside,
@@ -217,7 +213,10 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     ("chip", "GPU", "tests passed", "failed", "refused"): emulated,
     ("Radeon 780M, not measured", *SPEEDS[2:]): expected_of_780m,
     ("prompt tokens", "dense", "chosen by the draft", "random chunks", "first and last chunks")
-    + ("dense state, pruned keys", "windows of 512"): answers_kept,
+    + ("dense state, pruned keys", "windows of 512"): evaluations.answers_kept,
+    evaluations.EARLY: evaluations.early_layers,
+    evaluations.OWN: evaluations.own_layers,
+    evaluations.LINKS: evaluations.links,
 }
 
 # Tables with figures that no record has.
@@ -230,8 +229,8 @@ WITHOUT_RECORD = {
 def differences(table: Table) -> Iterator[str]:
     """What in a table is not as its record has it."""
     where = f"{table.document}:{table.line}"
-    if {*COLUMNS} - {*OPTIONAL} <= {*table.header}:
-        yield from evaluation_differences(table)
+    if evaluations.is_evaluation(table):
+        yield from evaluations.evaluation_differences(table)
         return
     if table.header in WITHOUT_RECORD or not any(NUMBER.match(cell) for row in table.rows for cell in row[1:]):
         return
@@ -248,18 +247,6 @@ def differences(table: Table) -> Iterator[str]:
             if value is not None and not agrees(cell, value):
                 where = f"{table.document}:{table.line + 2 + i}, {row[0]!r}, {name!r}"
                 yield f"{where}: found {cell}, the record has {value:.6g}"
-
-
-def evaluation_differences(table: Table) -> Iterator[str]:
-    """Of a table that `vkprefill eval` wrote, with its command before it."""
-    where = f"{table.document}:{table.line}"
-    runs = [run for run in data("eval_builtin.json")["runs"] if run["command"] == table.command]
-    if len(runs) != 1:
-        yield f"{where}: eval_builtin.json has {len(runs)} runs of: {table.command}"
-        return
-    cells = [Cell(**cell) for cell in runs[0]["cells"]]
-    if (columns(cells), rows(cells)) != (table.header, list(table.rows)):
-        yield f"{where}: is not the table of eval_builtin.json's run of: {table.command}"
 
 
 # ---- the records themselves -----------------------------------------------------------------------------------------

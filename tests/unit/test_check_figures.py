@@ -9,14 +9,14 @@ from benchmarks import draft_cost
 from tools import check_figures
 from tools.amd import executed
 from tools.check_figures import differences
-from tools.figures import compare, drafts, shaders
+from tools.figures import compare, drafts, evaluations, shaders
 from tools.figures.compare import agrees, tables
 
 TABLES = [
     pytest.param(table, id=f"{table.document}:{table.line}")
     for path in check_figures.DOCUMENTS
     for table in tables(path.read_text(), path.name)
-    if table.header in check_figures.TABLES or table.header == check_figures.COLUMNS
+    if table.header in check_figures.TABLES or evaluations.is_evaluation(table)
 ]
 
 
