@@ -154,6 +154,7 @@ def test_explain_runs_on_a_cache_of_its_own(model, alone, prompt):
     assert found.report.status == "active" and found.draft == "layer 1 of the model itself"
     assert found.as_dict()["draft"] == found.draft
     assert summary(found).endswith("layers 0 to 1 of the model ran, on a cache of their own")
+    assert "chunks of 32, queries of the last 32 tokens; scoring" in summary(found), "nothing is looked ahead for"
     np.testing.assert_array_equal(found.selection.kept, alone.score(prompt).kept)
 
 

@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from vkprefill.explain.explanation import (
     HEAT_RANGE,
     TERMINAL_HEAT,
     Explanation,
+    _queries,
     coloured_text,
     heat_levels,
     marked_text,
@@ -23,6 +25,7 @@ from vkprefill.explain.explanation import (
 from vkprefill.explain.page import STYLE, page
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import SpecPrefillReport
+from vkprefill.specprefill.protection import Protected
 from vkprefill.specprefill.selection import Selection
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
@@ -175,11 +178,34 @@ def test_terminal_text_holds_no_escape_codes_of_the_prompt():
 
 
 def test_summary_is_one_line_with_counts_settings_and_times():
-    line = summary(explanation([b"a"] * 10, range(4)))
+    line = summary(explanation([b"a"] * 10, range(4), queries="lookahead 8"))
     assert "\n" not in line
     assert "active: a reason; kept 4 of 10 tokens (40%)" in line
     assert "mass 0.85, max_keep 2000, chunks of 32, lookahead 8" in line
     assert "scoring 1.50 s, look-ahead 20 ms, selection 0.2 ms" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "by_draft", "said"),
+    [
+        ({}, True, "lookahead 8"),
+        ({"lookahead": 0}, True, "query of the last token"),
+        ({"score_layers": (3,)}, True, "queries of the last 32 tokens"),
+        ({"tail_queries": 5}, True, "queries of the last 5 tokens"),
+        ({}, False, "queries of the last 32 tokens"),
+        ({"tail_queries": 500}, False, "queries of the last 100 tokens"),
+    ],
+)
+def test_whose_rows_counted(settings, by_draft, said):
+    draft = SimpleNamespace(config=SimpleNamespace(attention_layers=(3, 7), num_hidden_layers=8))
+    config = SpecPrefillConfig(**{"score_depth": 1.0, **settings})
+    assert _queries(config, draft if by_draft else None, Protected(), 100) == said
+
+
+def test_times_of_what_was_not_done_are_not_told():
+    found = explanation([b"a"] * 10, range(4), queries="queries of the last 32 tokens")
+    found.times_ms["lookahead"] = 0.0
+    assert summary(found).endswith("chunks of 32, queries of the last 32 tokens; scoring 1.50 s, selection 0.2 ms")
 
 
 def test_a_skipped_prefill_is_said_to_be_one():

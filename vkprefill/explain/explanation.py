@@ -19,13 +19,15 @@ from rich.style import Style
 from rich.text import Text
 
 from vkprefill.display import visible
+from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import SpecPrefillReport
-from vkprefill.specprefill.protection import Protected
+from vkprefill.specprefill.protection import Protected, protected_of_tokens, tail_queries
+from vkprefill.specprefill.scorer import lookahead_steps, score_kind
 from vkprefill.specprefill.selection import Selection
-from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.specprefill.settings import NOPE, SpecPrefillConfig
 
 HEAT_LEVELS = 8
 HEAT_RANGE = 30  # the colours span importance from a thirtieth of the greatest upwards, on a logarithmic scale
@@ -49,7 +51,8 @@ class Explanation:
         selection: what the draft chose; with a status other than active it is not what would be run.
         report: what speculative prefill would do, and its settings. Nothing was prefilled.
         times_ms: what the dry run took: score, lookahead, select.
-        target, draft, device: names; draft: of who scored; own_layers: what of the target ran for that.
+        target, draft, device: names; draft: of who scored; own_layers: what of the target ran for that; queries: whose
+        rows of attention counted.
     """
 
     token_ids: Sequence[int]
@@ -62,6 +65,7 @@ class Explanation:
     target: str = ""
     draft: str = ""
     own_layers: str = ""
+    queries: str = ""
     device: str = ""
 
     @property
@@ -127,6 +131,7 @@ def explain(
         scored = spec.score(token_ids, progress=progress, protected=protected)
         importance, selection, times = scored.importance, scored.selection, scored
     tokenizer, layer = spec.target.tokenizer, spec.split_of(spec.config)
+    protected = protected_of_tokens(tokenizer, token_ids) if protected is None else protected
     special_ids = set(tokenizer.special_tokens.values())
     return Explanation(
         token_ids=token_ids,
@@ -139,8 +144,19 @@ def explain(
         target=spec.target.config.name,
         draft=spec.draft.config.name if layer is None else f"layer {layer} of the model itself",
         own_layers="" if layer is None else f"layers 0 to {layer} of the model ran, on a cache of their own",
+        queries=_queries(spec.config, None if layer is not None else spec.draft, protected, len(token_ids)),
         device=spec.target.device.info.name,
     )
+
+
+def _queries(config: SpecPrefillConfig, draft: Model | None, protected: Protected, num_tokens: int) -> str:
+    """Whose rows count. draft: None where the model scores itself."""
+    if draft is not None and (steps := lookahead_steps(config, draft)):
+        return f"lookahead {steps}"
+    count = tail_queries(config, protected, num_tokens)
+    if draft is not None:
+        count = min(count, score_kind(config, draft).queries)
+    return "query of the last token" if count == 1 else f"queries of the last {count} tokens"
 
 
 def heat_scale(importance: np.ndarray) -> tuple[float, float]:
@@ -213,7 +229,7 @@ def summary(explanation: Explanation) -> str:
     line = f"speculative prefill: {report.status}: {report.reason}; "
     line += "kept" if runs_as_shown(explanation) else "scoring would keep"
     times = ", ".join(f"{name} {duration}" for name, duration in times_text(explanation))
-    line += f" {kept} of {total} tokens ({kept / total:.0%}) with {settings_text(report.settings)}; {times}"
+    line += f" {kept} of {total} tokens ({kept / total:.0%}) with {settings_text(explanation)}; {times}"
     return line + (f"; {explanation.own_layers}" if explanation.own_layers else "")
 
 
@@ -222,8 +238,9 @@ def runs_as_shown(explanation: Explanation) -> bool:
     return explanation.report.status in (guards.ACTIVE, guards.KEPT_ALL)
 
 
-def settings_text(settings: dict[str, object]) -> str:
+def settings_text(explanation: Explanation) -> str:
     """The settings that matter most for which tokens are kept."""
+    settings = explanation.report.settings
     if settings["keep_ratio"] == 1:
         mode = "keep_ratio 1"
     elif settings["select_mode"] == "mass":
@@ -232,13 +249,15 @@ def settings_text(settings: dict[str, object]) -> str:
         mode = f"keep_ratio {settings['keep_ratio']:g}"
     most = SpecPrefillConfig.from_dict(settings).most_kept
     limit = f", max_keep {most}" if most else ""
-    return f"{mode}{limit}, chunks of {settings['chunk_size']}, lookahead {settings['lookahead']}"
+    rows = " before their rotary" if settings["rows"] == NOPE else ""
+    return f"{mode}{limit}, chunks of {settings['chunk_size']}, {explanation.queries}{rows}"
 
 
 def times_text(explanation: Explanation) -> list[tuple[str, str]]:
     """(what, time as text) of the dry run's parts, and the estimate of a dense prefill where there is one."""
     times = explanation.times_ms
     found = [("scoring", times["score"]), ("look-ahead", times["lookahead"]), ("selection", times["select"])]
+    found = [(name, ms) for name, ms in found if ms or name != "look-ahead"]
     if explanation.report.dense_estimate_ms is not None:
         found.append(("dense prefill about", explanation.report.dense_estimate_ms))
     return [(name, _duration(ms)) for name, ms in found]
