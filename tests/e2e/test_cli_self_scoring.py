@@ -54,6 +54,9 @@ def test_what_cannot_be(cli_here, gpu):
     assert_error(cli_here(*asked, "self"), "scorer self: .* has no full-attention layer before its last")
     asked = ("generate", "-m", str(BUILT_IN), "-p", "x", "--specprefill-scorer", "self")
     assert_error(cli_here(*asked, "--specprefill-score-layer", "7"), "score_layer: found 7, wanted one of 3")
+    several = cli_here(*asked, "--specprefill-score-layer", "3,7")
+    assert_error(several, "--specprefill-score-layer: found 3,7, wanted auto, or a whole number")
+    assert_error(cli_here("eval", "--variant", "score_layer=3,7"), "score_layer: found 3,7, wanted auto, or a whole")
     for scorer in (("--specprefill-scorer", "self"), ("--variant", "scorer=self")):
         assert_error(cli_here("eval", "-m", str(BUILT_IN), *scorer), "who scores is a method.*: --methods draft,self")
 

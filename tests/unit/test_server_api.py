@@ -326,6 +326,9 @@ def test_the_layer_that_scores(given, found):
     [
         ({"score_layer": "all"}, "score_layer"),
         ({"score_layer": 3.5}, "score_layer"),
+        ({"score_layer": [3, 7]}, "score_layer"),
+        ({"score_layer": "3,7"}, "score_layer"),
+        ({"rows": "both"}, "rows"),
         ({"score_layers": [3], "score_depth": 0.5}, "score_depth"),
         ({"window": 8}, "window"),
     ],

@@ -45,6 +45,7 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_rows_cut_off.py": HOST,
     "tests/model/test_score_depth.py": HOST,
     "tests/model/test_scorer.py": HOST,
+    "tests/model/test_self_layers.py": HOST,
     "tests/model/test_self_scoring.py": HOST,
     "tests/model/test_server_slots.py": HOST,
     "tests/model/test_session.py": HOST,
