@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -42,7 +43,9 @@ class Layout:
         ends = [found.end() for found in _SENTENCE_START.finditer(self._data)]
         sentences = np.searchsorted(self._starts, ends, side="right") - 1
         self.sentence_starts = np.unique(sentences[sentences > 0])
-        self.whole = np.array([n == 0 or self._begins_character(n) for n in range(len(token_bytes))], bool)
+        self.whole = np.ones(len(token_bytes), bool)
+        for token in np.flatnonzero(np.frombuffer(self._data + b"\n", np.uint8)[self._starts] >= 0x80):
+            self.whole[token] = token == 0 or self._begins_character(token)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -58,13 +61,10 @@ class Layout:
         return token
 
     def _begins_character(self, token: int) -> bool:
+        """Of a token whose first byte is none of ASCII's."""
         at = int(self._starts[token])
-        if at >= len(self._data):
-            return True
         if self._data[at] & 0xC0 == 0x80:
             return False
-        if self._data[at] < 0x80:
-            return True
         character = self._data[at : at + 4].decode(errors="ignore")[:1]
         joined = self._data[max(0, at - 3) : at] == "\u200d".encode()
         return not (character and (unicodedata.combining(character) or ord(character) in _CONTINUES)) and not joined
@@ -98,8 +98,9 @@ class Layout:
         # A long line: cut before the last sentence that begins inside, else at a character.
         low, high = np.searchsorted(self.sentence_starts, [most - chunk_size // SENTENCE_REACH, most + 1])
         sentences = [int(n) for n in self.sentence_starts[low:high] if n > start and self.whole[n]]
-        inside = sentences[-1:] or [n for n in range(most, start, -1) if self.whole[n]][:1]
-        return inside[0] if inside else next((n for n in range(most, len(self)) if self.whole[n]), len(self))
+        if sentences:
+            return sentences[-1]
+        return next((n for n in chain(range(most, start, -1), range(most, len(self))) if self.whole[n]), len(self))
 
     def blocks(self, chunk_size: int) -> np.ndarray:
         """int [T]: the number of the block that a token's line belongs to, -1 for none: a line with the further

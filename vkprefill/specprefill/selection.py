@@ -315,12 +315,11 @@ def _order(scores: np.ndarray, bounds: np.ndarray, layout: Layout | None, chunk_
     blocks = None if layout is None else layout.blocks(chunk_size)
     if blocks is None or blocks.max() < 0:
         return order
-    best = np.zeros(blocks.max() + 2)  # of each block; the last stands for none
-    inside = [np.unique(blocks[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
-    for score, numbers in zip(scores, inside, strict=True):
-        best[numbers] = np.maximum(best[numbers], score)
+    best = np.zeros(blocks.max() + 2)  # score of each block; the last stands for none
+    blocks = blocks[bounds[0] :]
+    np.maximum.at(best, blocks, np.repeat(scores, np.diff(bounds)))
     best[-1] = 0
-    wanted = np.array([best[numbers].max() for numbers in inside])
+    wanted = np.maximum.reduceat(best[blocks], bounds[:-1] - bounds[0])
     level = np.floor(np.log(np.maximum(scores, np.finfo(np.float32).tiny)) / math.log(NEARLY_EQUAL))
     return np.lexsort((np.arange(len(scores)), -scores, -wanted, -level))
 

@@ -36,6 +36,7 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._model = (_ByteLevelBPE if vocabulary.model == BYTE_LEVEL_BPE else _SentencePiece)(vocabulary)
+        self._shown: dict[bool, dict[int, bytes]] = {True: {}, False: {}}  # bytes of tokens that were asked for
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, object], vocab_size: int | None = None) -> "Tokenizer":
@@ -164,8 +165,10 @@ class Tokenizer:
         Raises:
             RequestError: an id out of range.
         """
-        decoder = self.stream_decoder(special)
-        return "".join([decoder.push(token_id) for token_id in token_ids]) + decoder.finish()
+        raw = b"".join([self._token_bytes(token_id, special) for token_id in token_ids])
+        if self._vocabulary.add_space_prefix:  # the space that encoding put before the text
+            raw = raw.removeprefix(b" ")
+        return raw.decode(errors="replace")
 
     def stream_decoder(self, special: bool = True) -> "StreamDecoder":
         """A decoder for tokens that come one by one; its pieces join to what `decode` gives for all of them."""
@@ -187,7 +190,13 @@ class Tokenizer:
         return token_id
 
     def _token_bytes(self, token_id: int, special: bool) -> bytes:
-        kind = self._vocabulary.token_types[self._checked_id(token_id)]
+        shown = self._shown[special]
+        if type(token_id) is not int or token_id not in shown:
+            return shown.setdefault(int(self._checked_id(token_id)), self._new_bytes(token_id, special))
+        return shown[token_id]
+
+    def _new_bytes(self, token_id: int, special: bool) -> bytes:
+        kind = self._vocabulary.token_types[token_id]
         if kind in (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNUSED):
             shown = special or kind != TokenType.CONTROL
             return self._vocabulary.tokens[token_id].encode() if shown else b""
