@@ -74,7 +74,7 @@ def test_scores_are_the_rows_of_that_layer(load_model, question, queries):
     ids = np.random.Generator(np.random.SFC64(7)).integers(0, 256, 300).tolist()
     pair = SpecPrefill(target, draft, config)
     try:
-        protected = Protected(question=Requests(question, question))
+        protected = Protected(question=Requests(question, question, question))
         found = pair.score(ids, protected=protected)
         capture, cache = AttentionCapture((layer,), range(-queries, 0)), draft.new_cache()
         draft.prefill(ids, cache=cache, capture=capture)

@@ -27,7 +27,7 @@ TOKENS = list(range(1000))  # 31 whole chunks and one of 8 tokens
 QUESTION_AT = 970  # in chunk 30
 IMPORTANCE = np.random.Generator(np.random.SFC64(1)).random(1000).astype(np.float32)
 FORCED = Variant("", BASE.config, force_question=True)
-PROTECTED = Protected(fixed=((0, 10),), question=Requests(((400, 440),), ((400, 440),)))
+PROTECTED = Protected(fixed=((0, 10),), question=Requests(*[((400, 440),)] * 3))
 TASK = Task("a", "single", 1000, "", tuple(TOKENS), QUESTION_AT, ("x",), protected=PROTECTED)
 NO_TOKENIZER = SimpleNamespace()
 

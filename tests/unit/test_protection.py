@@ -122,12 +122,13 @@ def test_short_messages(tokenizer, content):
 
 
 def test_settings_choose(tokenizer):
-    protected = Protected(((0, 4),), ((7, 8),), Requests(((9, 12),), ((9, 10),)))
-    assert protected.ranges(SpecPrefillConfig(), 100) == ((0, 4), (9, 12))
+    protected = Protected(((0, 4),), ((7, 8),), Requests(((9, 15),), ((11, 15),), ((14, 15),)))
+    assert protected.ranges(SpecPrefillConfig(), 100) == ((0, 4), (9, 15))
     assert protected.ranges(SpecPrefillConfig(protect_question=False), 100) == ((0, 4),)
     by_share = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.1)
-    assert protected.ranges(by_share, 280) == ((0, 4), (9, 12)), "7 are a quarter of 28"
-    assert protected.ranges(by_share, 279) == ((0, 4), (9, 10)), "the heart of the request"
+    assert protected.ranges(by_share, 120) == ((0, 4), (9, 15)), "6 are half of 12, whatever the system prompt takes"
+    assert protected.ranges(by_share, 119) == ((0, 4), (11, 15)), "the last line and the heart of the first"
+    assert protected.ranges(by_share, 79) == protected.ranges(by_share, 1) == ((0, 4), (14, 15)), "the heart"
 
 
 def test_tokens_alone(tokenizer):
@@ -163,6 +164,7 @@ def test_tokens_alone(tokenizer):
 )
 def test_tail_queries(question, settings, expected):
     assert (
-        tail_queries(SpecPrefillConfig(**settings), Protected(question=Requests(question, question)), 100) == expected
+        tail_queries(SpecPrefillConfig(**settings), Protected(question=Requests(question, question, question)), 100)
+        == expected
     )
     assert tail_queries(SpecPrefillConfig(), Protected(), 5) == 5

@@ -29,17 +29,18 @@ def words() -> Tokenizer:
     return Tokenizer.from_metadata(open_gguf(FILES[0]).metadata)
 
 
-def asked(tokenizer: Tokenizer, text: str, heart: bool = False) -> list[str]:
+def asked(tokenizer: Tokenizer, text: str, part: str = "all") -> list[str]:
     """The protected texts, after a look at what holds of all."""
     ids = tokenizer.encode(text)
     raw = [tokenizer.token_bytes(token_id) for token_id in ids]
     found = requests_in(raw)
     tokens = {t for start, end in found.all for t in range(start, end)}
-    assert len(tokens) <= max(MOST, SHORT) and {t for pair in found.heart for t in range(*pair)} <= tokens
-    for ranges in (found.all, found.heart):
+    assert len(tokens) <= max(MOST, SHORT)
+    for ranges in (found.all, found.ending, found.heart):
+        assert {t for pair in ranges for t in range(*pair)} <= tokens
         ends = [place for pair in ranges for place in pair]
         assert ends == sorted(set(ends)) and all(0 <= place <= len(ids) for place in ends)
-    ranges = found.heart if heart else found.all
+    ranges = getattr(found, part)
     return [b"".join(raw[start:end]).decode(errors="replace").rstrip("\n") for start, end in ranges]
 
 
@@ -75,14 +76,28 @@ def test_the_end_of_a_long_line_from_the_beginning_of_a_sentence(words):
     assert first.startswith("The old man") and first.endswith("slowly.")
 
 
+def test_the_end_is_worth_more_than_the_beginning(words):
+    """Where little is kept: of the first line a sentence, of the last one all that is protected."""
+    long = FILLER * 60
+    everything = asked(words, long + QUESTION)
+    assert asked(words, long + QUESTION, "ending") == [FILLER.strip(), everything[1]]
+    assert asked(words, f"{QUESTION}\n{long}", "ending")[0] == QUESTION
+    found = requests_in([words.token_bytes(n) for n in words.encode(long + QUESTION)])
+    sizes = [sum(end - start for start, end in spans) for spans in (found.all, found.ending, found.heart)]
+    assert OF_LINE < sizes[1] < sizes[0] and sizes[2] < 32
+    for most, chosen in ((sizes[0], found.all), (sizes[0] - 1, found.ending), (sizes[1] - 1, found.heart)):
+        assert found.within(most) == chosen
+    assert found.within(0) == found.heart
+
+
 def test_the_heart_is_a_sentence_of_a_long_line(words):
-    assert asked(words, FILLER * 60 + QUESTION, heart=True) == [FILLER.strip(), f" {QUESTION}"]
-    assert asked(words, f"{FILLER * 6}\n{FILLER * 60}\n{QUESTION}", heart=True) == [FILLER.strip(), QUESTION]
+    assert asked(words, FILLER * 60 + QUESTION, "heart") == [FILLER.strip(), f" {QUESTION}"]
+    assert asked(words, f"{FILLER * 6}\n{FILLER * 60}\n{QUESTION}", "heart") == [FILLER.strip(), QUESTION]
     short = "Find the code. Say it."
-    for heart in (False, True):
-        assert asked(words, f"{short}\n{FILLER * 60}\n{QUESTION}", heart) == [short, QUESTION]
-        assert asked(words, f"{FILLER * 60}\n\n{QUESTION}\n\n{FILLER * 60}", heart)[1] == QUESTION
-    assert "Hi" in asked(words, "Hi", heart=True)
+    for part in ("all", "ending", "heart"):
+        assert asked(words, f"{short}\n{FILLER * 60}\n{QUESTION}", part) == [short, QUESTION]
+        assert asked(words, f"{FILLER * 60}\n\n{QUESTION}\n\n{FILLER * 60}", part)[1] == QUESTION
+    assert "Hi" in asked(words, "Hi", "heart")
 
 
 def test_a_paragraph_of_several_lines(words):

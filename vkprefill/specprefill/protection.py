@@ -25,7 +25,7 @@ Span = tuple[int, int]
 OPENING = 32  # tokens between the user's text and the prompt's end: such as open the answer, and no further messages
 TAIL_QUERIES = 32  # where last prompt tokens are queries and no number of them is set,
 MOST_QUERIES = 64  # with the question they are part of
-OF_SHARE = 0.25
+OF_SHARE = 0.5
 ROLE_TOKENS = 8  # of the line that names who speaks
 SYSTEMS, USER = ("system", "developer"), "user"
 
@@ -43,15 +43,13 @@ class Protected:
     shared_n: int = 0
 
     def ranges(self, config: SpecPrefillConfig, num_tokens: int) -> tuple[Span, ...]:
-        """Those that are a part of what is kept of so many tokens, as the settings have it. Where all of the request
-        would take more than a quarter of a share, its heart is protected.
+        """Those that are a part of what is kept of so many tokens, as the settings have it: of the request as much as
+        takes no more than half of a share, or its heart.
         """
         if not config.protect_question:
             return self.fixed
-        found = self.fixed + self.question.all
         share = config.keep_ratio * num_tokens if config.select_mode == "chunk" else num_tokens
-        few = sum(end - start for start, end in found) <= OF_SHARE * share
-        return found if few else self.fixed + self.question.heart
+        return self.fixed + self.question.within(OF_SHARE * share)
 
     def count(self, config: SpecPrefillConfig, first: int, num_tokens: int) -> int:
         """How many of the tokens from `first` on are protected."""

@@ -5,8 +5,8 @@
     questions elsewhere        where the message has few
     a short message            all of it
 
-Of a long first or last line, one sentence is the heart, which comes before all choice; the rest is worth having where
-it takes little of what is kept.
+Of a long first or last line, one sentence is the heart, which comes before all choice. Where little is kept, the rest
+of the end is worth more than that of the beginning, which may be that of a text.
 
 All by the bytes of its tokens, so that nothing depends on how a text was cut into tokens.
 """
@@ -47,24 +47,33 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Requests:
-    """Tokens to protect, as rising (start, end) pairs, at most 256 in all. heart: of them those that matter most."""
+    """Tokens to protect, as rising (start, end) pairs, at most 256 in all. ending: of them all of the last line and one
+    sentence of the first; heart: one sentence of both.
+    """
 
     all: tuple[Span, ...] = ()
+    ending: tuple[Span, ...] = ()
     heart: tuple[Span, ...] = ()
+
+    def within(self, most: float) -> tuple[Span, ...]:
+        """As much as takes no more than so many tokens, but the heart in any case."""
+        few = (spans for spans in (self.all, self.ending) if sum(end - start for start, end in spans) <= most)
+        return next(few, self.heart)
 
     def moved(self, by: int) -> Requests:
         """Counted from a token before these."""
-        return Requests(*(tuple((start + by, end + by) for start, end in spans) for spans in (self.all, self.heart)))
+        levels = self.all, self.ending, self.heart
+        return Requests(*(tuple((start + by, end + by) for start, end in spans) for spans in levels))
 
     def __add__(self, other: Requests) -> Requests:
-        return Requests(self.all + other.all, self.heart + other.heart)
+        return Requests(self.all + other.all, self.ending + other.ending, self.heart + other.heart)
 
 
 def requests_in(token_bytes: Sequence[bytes]) -> Requests:
     """What to protect of a message of these tokens."""
     if len(token_bytes) <= SHORT:
         whole = ((0, len(token_bytes)),) if token_bytes else ()
-        return Requests(whole, whole)
+        return Requests(whole, whole, whole)
     return _Message(token_bytes).requests()
 
 
@@ -78,18 +87,22 @@ class _Message:
         self._lines = [found.span() for found in _LINE.finditer(self._data) if found[0].strip()]
 
     def requests(self) -> Requests:
-        return Requests(self._ranges(OF_LINE, OF_LINE), self._ranges(OF_HEART, 1)) if self._lines else Requests()
+        if not self._lines:
+            return Requests()
+        return Requests(
+            self._ranges(OF_LINE, OF_LINE, OF_LINE), self._ranges(OF_HEART, 1, OF_LINE), self._ranges(OF_HEART, 1, 1)
+        )
 
-    def _ranges(self, whole: int, most_sentences: int) -> tuple[Span, ...]:
-        """Lines and questions; of a first line with more than `whole` tokens, and of a last one with more than 64, at
-        most so many sentences.
+    def _ranges(self, whole: int, first_sentences: int, last_sentences: int) -> tuple[Span, ...]:
+        """Lines and questions; at most so many sentences of a first line with more than `whole` tokens, and of a last
+        one with more than 64.
         """
         self._taken[:] = False
-        self._take(self._tail(self._lines[-1], most_sentences))
-        self._take(self._head(self._lines[0], whole, most_sentences))
+        self._take(self._tail(self._lines[-1], last_sentences))
+        self._take(self._head(self._lines[0], whole, first_sentences))
         for paragraph in self._near_ends():
             if _ENDS_ASKING.search(self._data, *paragraph) and not self._take(self._tokens(paragraph)):
-                self._take(self._tail(self._last_line(paragraph), most_sentences))
+                self._take(self._tail(self._last_line(paragraph), last_sentences))
         self._take_questions_elsewhere()
         changes = np.flatnonzero(np.diff(self._taken, prepend=False, append=False))
         return tuple(zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True))
