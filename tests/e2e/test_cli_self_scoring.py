@@ -53,7 +53,9 @@ def test_what_cannot_be(cli_here, gpu):
     assert_error(cli_here(*asked, "draft"), "scorer draft: there is no draft model; give one with -md FILE")
     assert_error(cli_here(*asked, "self"), "scorer self: .* has no full-attention layer before its last")
     asked = ("generate", "-m", str(BUILT_IN), "-p", "x", "--specprefill-scorer", "self")
-    assert_error(cli_here(*asked, "--specprefill-score-layer", "7"), "score_layer: found 7, wanted one of 3")
+    assert_error(
+        cli_here(*asked, "--specprefill-score-layer", "7"), "--specprefill-score-layer: found 7, wanted one of 3"
+    )
     several = cli_here(*asked, "--specprefill-score-layer", "3,7")
     assert_error(several, "--specprefill-score-layer: found 3,7, wanted auto, or a whole number")
     assert_error(cli_here("eval", "--variant", "score_layer=3,7"), "score_layer: found 3,7, wanted auto, or a whole")

@@ -182,6 +182,7 @@ def test_errors_name_the_flag_or_variable():
     assert named_as_asked(args, RequestError("window: 5: x"), {"SP_WINDOW": "5"}) == "SP_WINDOW: 5: x"
     for text in ("window: found 5", "tail", "-c: 0", "no such thing"):  # nobody asked for these
         assert named_as_asked(args, RequestError(text), {}) == text
+    assert named_as_asked(args, RequestError("score_layer: 7")) == "score_layer: 7"  # the process's own environment
     assert named_as_asked(argparse.Namespace(), RequestError("window: 5"), {"SP_WINDOW": "5"}) == "window: 5"
     sampling = argparse.Namespace(temp=-1.0, top_k=None)
     assert named_as_asked(sampling, RequestError("temperature: found -1"), {}) == "--temp: found -1"

@@ -75,7 +75,7 @@ def asked_by(args: argparse.Namespace, name: str, env: Mapping[str, str] = os.en
     if _is_flag(args, name):
         return flag(name)
     variable = variable_of(name)
-    return variable if variable in env else None
+    return variable if variable is not None and variable in env else None
 
 
 def unused_settings(
