@@ -151,6 +151,9 @@ fi
 if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
     say "optional: the tests of the web pages need a browser (apt-get install chromium chromium-driver); they are skipped without"
 fi
+for shell in bash zsh fish; do
+    command -v $shell >/dev/null || say "optional: $shell is not installed; the tests of its completion are skipped without"
+done
 # Mesa before 23 puts each word that a shader loads into its vector register through memory there (benchmarks/NOTES.md).
 has_slow_loads() {
     ! grep -qw avx512f /proc/cpuinfo && dpkg --compare-versions "$(dpkg-query -Wf '${Version}' mesa-vulkan-drivers)" lt-nl 23

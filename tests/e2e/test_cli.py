@@ -220,7 +220,7 @@ def test_help(cli, command):
 
 
 def test_version(cli):
-    assert re.fullmatch(r"vkprefill \d+\.\d+\S*\n", cli("--version").out)
+    assert re.fullmatch(r"vkprefill \d+\.\d+\S*\nwith kp 0\.9\.0, .*\n", cli("--version").out)
 
 
 def test_installed_command():

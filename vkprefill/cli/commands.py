@@ -7,13 +7,13 @@ import logging
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import version
 
 from vkprefill.cli.common import notice
 from vkprefill.cli.flag_names import named_as_asked
 from vkprefill.cli.interrupt import INTERRUPTED
 from vkprefill.cli.model_names import find_models
 from vkprefill.cli.output_file import check_apart
+from vkprefill.cli.parser import Parser, Version
 from vkprefill.display import one_line
 from vkprefill.engine.sizes import check_sizes
 from vkprefill.errors import VkPrefillError
@@ -30,22 +30,25 @@ SUBCOMMANDS = (
     "models",
     "devices",
     "doctor",
+    "completion",
 )
 
 
-def build_parser(argv: list[str]) -> argparse.ArgumentParser:
-    """The parser for these arguments. Only the subcommand that they name is imported, which takes its time."""
-    parser = argparse.ArgumentParser(prog="vkprefill", description="Run Qwen3.5 GGUF models on any Vulkan GPU.")
-    parser.add_argument("--version", action="version", version=f"vkprefill {version('vkprefill')}")
+def build_parser(argv: list[str]) -> Parser:
+    """The parser for these arguments. Only the subcommand that they name is imported, which takes its time; completion
+    is of all.
+    """
+    parser = Parser(prog="vkprefill", description="Run Qwen3.5 GGUF models on any Vulkan GPU.")
+    parser.add_argument("--version", action=Version)
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in argv[:1] if argv and argv[0] in SUBCOMMANDS else SUBCOMMANDS:
+    for name in argv[:1] if argv and argv[0] in SUBCOMMANDS[:-1] else SUBCOMMANDS:
         import_module(f"vkprefill.cli.{name}").register(subcommands)
     for subparser in subcommands.choices.values():
         subparser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
     return parser
 
 
-def run(parser: argparse.ArgumentParser, argv: list[str]) -> int:
+def run(parser: Parser, argv: list[str]) -> int:
     """Run the command line; returns the exit code."""
     args = argparse.Namespace()
     try:
