@@ -66,7 +66,7 @@ def main() -> None:
         model.decode(int(best[0]), cache, capture=AttentionCapture())
         model.logits(ids[:3])
         scorer = Scorer(model)
-        for options in ({"lookahead": 2}, {"tail_queries": 8}):
+        for options in ({"lookahead": 2}, {"tail_queries": 8}, {"tail_queries": 8, "rows": "nope"}):
             scorer.score(ids, SpecPrefillConfig(**options))
         other.reset()
         model.runner.split.read(ids, None, other, 0, marks=(20,))
