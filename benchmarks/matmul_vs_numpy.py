@@ -34,7 +34,7 @@ from vkprefill.engine.cpu_loads import choose_loads
 from vkprefill.engine.step import STEP_WORDS
 from vkprefill.engine.weights import Matrix, MatrixPart
 from vkprefill.errors import VkPrefillError
-from vkprefill.gguf.quants import layout_of, pack_rows, packed_row_bytes
+from vkprefill.gguf.quants import layout_of, pack_part, packed_row_bytes
 from vkprefill.vulkan.device import Device
 
 TYPES = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS")
@@ -123,7 +123,7 @@ def measure(
     buffers = [
         step := device.host_array("step", np.array([num_tokens] + [0] * (STEP_WORDS - 1), np.uint32)),
         xs := device.host_array("x", x),
-        ws := device.host_array("w", pack_rows(blocks, weight_type)),
+        ws := device.host_array("w", pack_part(blocks, weight_type)),
         ys := device.host_array("y", np.zeros((num_tokens, num_rows), np.float32)),
     ]
     matrix = Matrix("w", layout_of(weight_type).name, num_rows, columns, (MatrixPart(0, num_rows, ws),))

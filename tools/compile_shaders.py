@@ -64,7 +64,9 @@ ONE: Variants = {"": ()}
 HALF: Variants = {"": (), "_half": ("HALF",)}
 WEIGHTS: Variants = {
     f"_{t}": (f"WEIGHT_{t.upper()}",)
-    for t in "f32 f16 bf16 q8_0 q4_1 q5_1 mxfp4 iq4_nl iq4_xs q2_k q3_k q4_k q5_k q6_k".split()
+    for t in (
+        "f32 f16 bf16 q8_0 q4_1 q5_1 mxfp4 iq4_nl iq4_xs iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s q2_k q3_k q4_k q5_k q6_k"
+    ).split()
 }
 FLOAT_ONLY = ("_f32", "_bf16")  # weights with more digits, or of another range, than halves have
 KV: Variants = {"_f16": ("KV_F16",), "_f32": ("KV_F32",)}

@@ -29,6 +29,7 @@ void main() {
     const uint i = gl_WorkGroupID.x, n = ids[i] - first_row;  // wraps for a row before this part
     if (ids[i] == NO_ROW && first_row == 0u && gl_LocalInvocationID.x == 0u) y[Y_OFFSET + i] = LEAST;
     if (ids[i] == NO_ROW || n >= rows) return;
+    prepare_weights();
 
     float sum = 0.0;
     for (uint j = gl_LocalInvocationID.x; j < K / 32u; j += LOCAL_SIZE) {

@@ -4,6 +4,7 @@
 // read neighbouring words. A unit is UNIT_SUBS sub-blocks of 32 weights, stored as UNIT_WORDS * 32 words.
 //
 // Every format gives
+//   prepare_weights()              once, before all else, called by the whole workgroup
 //   Unit   load_unit(at, lane)      what the sub-blocks of a unit share; at = row_start(n) + unit * UNIT_STRIDE, lane = n mod 32
 //   Sub    load_sub(unit, at, j)    sub-block j of a unit
 //   void   next8(sub, a, b)         the next 8 of its 32 weights, 4 in a and 4 in b; called 4 times
@@ -19,7 +20,8 @@ layout(binding = 1) readonly buffer W2 { WORDS2 w2[]; };
 layout(binding = 1) readonly buffer W1 { uint w1[]; };
 
 layout(push_constant) uniform Push {
-    uint w_offset;   // where the part starts in its buffer, in uvec4
+    uint w_offset;   // where the rows start in their buffer, in uvec4
+    uint w_head;     // where the part starts: at the grid of a format that has one (grid.glsl), else at the rows
     uint rows;       // of the part; stored are those up to the next multiple of 32
     uint K;          // columns, a multiple of 32
     uint first_row;  // of the part in the matrix [N, K]
@@ -47,16 +49,31 @@ layout(push_constant) uniform Push {
 #include "quant_iq4_nl.glsl"
 #elif defined(WEIGHT_IQ4_XS)
 #include "quant_iq4_xs.glsl"
-#elif !defined(WEIGHT_Q4_K) && \
-    !defined(WEIGHT_Q5_K) && \
-    !defined(WEIGHT_Q6_K)
-#include "few_bits.glsl"
+#elif defined(WEIGHT_MXFP4)
+#include "quant_mxfp4.glsl"
+#elif defined(WEIGHT_IQ2_XXS)
+#include "quant_iq2_xxs.glsl"
+#elif defined(WEIGHT_IQ2_XS)
+#include "quant_iq2_xs.glsl"
+#elif defined(WEIGHT_IQ2_S)
+#include "quant_iq2_s.glsl"
+#elif defined(WEIGHT_IQ3_XXS)
+#include "quant_iq3_xxs.glsl"
+#elif defined(WEIGHT_IQ3_S)
+#include "quant_iq3_s.glsl"
+#elif defined(WEIGHT_Q2_K)
+#include "quant_q2_k.glsl"
+#elif defined(WEIGHT_Q3_K)
+#include "quant_q3_k.glsl"
 #elif defined(WEIGHT_Q4_K)
 #include "quant_q4_k.glsl"
 #elif defined(WEIGHT_Q5_K)
 #include "quant_q5_k.glsl"
 #elif defined(WEIGHT_Q6_K)
 #include "quant_q6_k.glsl"
+#endif
+#ifndef WEIGHTS_PREPARED
+void prepare_weights() {}
 #endif
 
 const uint UNIT_STRIDE = UNIT_WORDS * 8u;  // in uvec4: 32 rows of UNIT_WORDS words

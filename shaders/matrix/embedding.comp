@@ -20,9 +20,11 @@ layout(binding = 3) buffer X { vec4 x[]; };
 
 void main() {
     const uint t = gl_WorkGroupID.x, block = gl_GlobalInvocationID.y * LOCAL_SIZE + gl_LocalInvocationID.x;
-    if (t >= step[NUM_TOKENS] || block >= K / 32u) return;
+    if (t >= step[NUM_TOKENS]) return;
     const uint n = token_ids[t] - first_row;  // wraps for a row before this part
     if (n >= rows) return;
+    prepare_weights();
+    if (block >= K / 32u) return;
     const uint at = row_start(n) + block / UNIT_SUBS * UNIT_STRIDE;
     Sub sub = load_sub(load_unit(at, n & 31u), at, block % UNIT_SUBS);
     const uint o = (t * K + block * 32u) / 4u;

@@ -62,6 +62,7 @@ void main() {
     const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS], block = gl_WorkGroupID.y;
 #endif
     if (m0 >= num_tokens) return;
+    prepare_weights();
     const uint n0 = block * (LOCAL_SIZE * TN) + gl_LocalInvocationID.x, stride = K / 4u;
 
     uint at[TN], lane[TN];

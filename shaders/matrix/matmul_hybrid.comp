@@ -52,6 +52,7 @@ void main() {
     const uint m0 = gl_WorkGroupID.x * TM, num_tokens = step[NUM_TOKENS], block = gl_WorkGroupID.y;
 #endif
     if (m0 >= num_tokens) return;
+    prepare_weights();
     const uint local = gl_LocalInvocationID.x, quarter = local / (LOCAL_SIZE / 4u), two = local % (LOCAL_SIZE / 4u) * 2u;
     const uint n0 = block * LOCAL_SIZE, quarters = min(4u, (num_tokens - m0 + TOKENS - 1u) / TOKENS);
     const uint stride = K / (4u * COLUMNS);

@@ -129,6 +129,7 @@ void main() {
     expert = ids[slot()] - first_expert;  // wraps for one before the slab
     if (expert >= experts) return;
 #endif
+    prepare_weights();
     const uint subs = K / 32u;
 
     uint start[TN], lane[TN];

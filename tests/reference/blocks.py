@@ -24,6 +24,11 @@ _SCALE_OFFSETS = {
     "IQ4_NL": (0, None),
     "IQ4_XS": (0, None),
     "MXFP4": (0, None),
+    "IQ2_XXS": (0, None),
+    "IQ2_XS": (0, None),
+    "IQ2_S": (0, None),
+    "IQ3_XXS": (0, None),
+    "IQ3_S": (0, None),
 }
 # Minimum as a multiple of the scale that centres the values: half the largest quant. The K formats subtract it.
 _CENTRE = {"Q4_1": -7.5, "Q5_1": -15.5, "Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}

@@ -18,7 +18,7 @@ from tests.emulated import is_emulated
 from vkprefill.engine.sizes import ROW_TILE
 from vkprefill.engine.step import STEP_WORDS, StepWord
 from vkprefill.engine.weights import Matrix, MatrixPart
-from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows
+from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_part
 from vkprefill.vulkan import profiles
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
@@ -125,7 +125,7 @@ class KernelRun:
         parts = []
         for first in range(0, len(data), part_rows or len(data)):
             rows = data[first : first + (part_rows or len(data))]
-            parts.append(MatrixPart(first, len(rows), self.weight(f"{name}[{first}:]", pack_rows(rows, kind))))
+            parts.append(MatrixPart(first, len(rows), self.weight(f"{name}[{first}:]", pack_part(rows, kind))))
         assert all(part.first_row % ROW_GROUP == 0 for part in parts)
         block_weights, block_bytes = GGML_QUANT_SIZES[kind]
         columns = data.shape[1] // block_bytes * block_weights

@@ -16,6 +16,7 @@ from vkprefill.engine import kernels
 from vkprefill.engine.expert_matrix import COLUMN_GROUP, ExpertMatrix, Slab, expert_words, most_tiles
 from vkprefill.engine.halves import HalfRows
 from vkprefill.engine.kernels.matrix import bounded_rows
+from vkprefill.gguf.grids import grid_words
 from vkprefill.gguf.quants import LAYOUTS, layout_of, pack_rows, padded_rows
 
 PROFILES = ("cpu", "cpu-wide", "amd", "nvidia")
@@ -157,7 +158,8 @@ def matrices(
     data = blocks.random_blocks(rng, count * rows, columns, weight_type, 0.05).reshape(count, rows, -1)
     words, slabs = expert_words(kind, rows, columns), []
     for first in range(0, count, most):
-        packed = np.concatenate([pack_rows(np.ascontiguousarray(part), kind) for part in data[first : first + most]])
+        experts = [pack_rows(np.ascontiguousarray(part), kind) for part in data[first : first + most]]
+        packed = np.concatenate([grid_words(kind), *experts])
         slabs.append(Slab(first, len(data[first : first + most]), run.weight(f"w[{first}:]", packed)))
     wide = -(-columns // COLUMN_GROUP) * COLUMN_GROUP
     values = np.zeros((count, padded_rows(rows), wide))

@@ -16,6 +16,7 @@ TESTS = (
     "test_matmul.py::test_sizes",
     "test_matmul_half.py::test_sizes",
     "test_matvec.py::test_sizes_and_parts",
+    "test_matvec.py::test_types",
     "test_delta_rule.py::test_sizes",
     "test_delta_rows.py::test_rows",
     "test_delta_rows.py::test_inputs",

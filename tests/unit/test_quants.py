@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType as T
 
 from tests.reference import blocks
 from vkprefill.errors import GGUFError
+from vkprefill.gguf.grids import grid_words
 from vkprefill.gguf.quants import LAYOUT_OF, LAYOUTS, layout_of, pack_rows, packed_row_bytes, padded_rows
 
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
@@ -134,6 +135,80 @@ def unpack_mxfp4(planes):
     return MXFP4_VALUES[q] * np.ldexp(np.float32(1), e.astype(np.int32) - 128)[..., None]
 
 
+def signs(words: np.ndarray, stored: int = 32) -> np.ndarray:
+    """[..] -> [.., 32], 1 and -1, bits as fifth_bits has them; of 28 stored: the last of each 8 makes them even."""
+    negative = fifth_bits(words)
+    if stored == 28:
+        negative[..., 7::8] = negative.reshape(*words.shape, 4, 8)[..., :7].sum(axis=-1) % 2
+    return np.float32(1) - 2 * negative.astype(np.float32)
+
+
+def grid(name: str) -> np.ndarray:
+    """The rows of a format's grid, by the `gguf` package."""
+    quant = getattr(gguf.quants, name)
+    quant.init_grid()
+    return np.asarray(quant.grid, np.float32).reshape(quant.grid_shape)
+
+
+def with_scales(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """values [.., 8, 32] by scales [.., 8 or 16]."""
+    return (values.reshape(*scales.shape, -1) * scales[..., None]).reshape(values.shape)
+
+
+def parts(words: np.ndarray, bits: int) -> np.ndarray:
+    """u32 [.., n] -> [.., n * 32 / bits], from the low end on."""
+    return np.stack([words >> shift & (1 << bits) - 1 for shift in range(0, 32, bits)], axis=-1).reshape(
+        *words.shape[:-1], -1
+    )
+
+
+def unpack_iq2_xxs(planes):
+    rows, word = np.moveaxis(planes.take(8, 2), -1, 0)
+    d = half(planes.take(1, 1)[..., 0, 0] & 0xFFFF)
+    values = grid("IQ2_XXS")[parts(rows[..., None], 8)].reshape(*rows.shape, 32) * signs(word, 28)
+    return with_scales(values, d[..., None] * ((word >> 28).astype(np.float32) + np.float32(0.5)) / 4)
+
+
+def unpack_iq2_xs(planes):
+    rows, word = np.moveaxis(planes.take(8, 2), -1, 0)
+    ninth, second = np.moveaxis(planes.take(1, 2), -1, 0)
+    d = half(planes.take(1, 1)[..., 0, 0] & 0xFFFF)
+    row = parts(rows[..., None], 8) | parts(ninth, 1).reshape(*rows.shape, 4) << 8
+    values = grid("IQ2_XS")[row].reshape(*rows.shape, 32) * signs(word, 28)
+    s = np.stack([word >> 28, parts(second, 4)], axis=-1).reshape(*rows.shape[:2], 16)
+    return with_scales(values, d[..., None] * (s.astype(np.float32) + np.float32(0.5)) / 4)
+
+
+def unpack_iq2_s(planes):
+    rows, word = np.moveaxis(planes.take(8, 2), -1, 0)
+    header = planes.take(1, 4)[:, :, 0]
+    d = half(planes.take(1, 1)[..., 0, 0] & 0xFFFF)
+    row = parts(rows[..., None], 8) | parts(header[..., :2], 2).reshape(*rows.shape, 4) << 8
+    values = grid("IQ2_S")[row].reshape(*rows.shape, 32) * signs(word)
+    return with_scales(values, d[..., None] * (parts(header[..., 2:], 4).astype(np.float32) + np.float32(0.5)) / 4)
+
+
+def rows_of_four(planes) -> np.ndarray:
+    """[rows, units, 8, 8]: the low bits of the grid's rows, in the order of the weights."""
+    return np.swapaxes(parts(planes.take(8, 2)[..., None], 8), -1, -2).reshape(-1, planes.words.shape[1], 8, 8)
+
+
+def unpack_iq3_xxs(planes):
+    row, word = rows_of_four(planes), planes.take(8, 1)[..., 0]
+    d = half(planes.take(1, 1)[..., 0, 0] & 0xFFFF)
+    values = grid("IQ3_XXS")[row].reshape(*word.shape, 32) * signs(word, 28)
+    return with_scales(values, d[..., None] * ((word >> 28).astype(np.float32) + np.float32(0.5)) / 2)
+
+
+def unpack_iq3_s(planes):
+    header = planes.take(1, 4)[:, :, 0]
+    row, word = rows_of_four(planes), planes.take(8, 1)[..., 0]
+    row |= parts(header[..., :2], 1).reshape(row.shape) << 8
+    values = grid("IQ3_S")[row].reshape(*word.shape, 32) * signs(word)
+    s = parts(header[..., 2:3], 4).astype(np.float32)
+    return with_scales(values, half(header[..., 3] & 0xFFFF)[..., None] * (2 * s + 1))
+
+
 def unpack_q2_k(planes):
     both = np.ascontiguousarray(planes.take(1, 4)).view(np.uint8).astype(np.float32)[:, :, 0]  # [rows, units, 16]
     q = high_pairs(planes.take(8, 2)).astype(np.float32)
@@ -172,6 +247,11 @@ UNPACK = {
     "q5_1": unpack_q5_1,
     "iq4_nl": unpack_iq4_nl,
     "mxfp4": unpack_mxfp4,
+    "iq2_xxs": unpack_iq2_xxs,
+    "iq2_xs": unpack_iq2_xs,
+    "iq2_s": unpack_iq2_s,
+    "iq3_xxs": unpack_iq3_xxs,
+    "iq3_s": unpack_iq3_s,
     "q2_k": unpack_q2_k,
     "q3_k": unpack_q3_k,
     "q4_k": unpack_q4_k,
@@ -222,6 +302,22 @@ def test_padding_rows_are_zero_bits_and_rows_may_be_packed_in_slices(weight_type
         assert not (zeros & 0x7FFFFFFF & ~np.uint32(0x8000)).any()  # signs of zero halves may be set
 
 
+@pytest.mark.parametrize("name", ["IQ2_XXS", "IQ2_XS", "IQ2_S"])
+def test_grids_of_eight(name):
+    """Two rows in a word: levels of weights c and 4 + c in bits 0, 1 and 2, 3 of a nibble of byte c."""
+    words, levels = grid_words(T[name]), {8: 0, 25: 1, 43: 2}
+    for i, row in enumerate(grid(name)):
+        nibbles = [byte(words[i // 2], c) >> 4 * (i % 2) & 15 for c in range(4)]
+        assert [n & 3 for n in nibbles] + [n >> 2 for n in nibbles] == [levels[int(v)] for v in row]
+    assert len(words) * 2 == len(grid(name))
+
+
+@pytest.mark.parametrize("name", ["IQ3_XXS", "IQ3_S"])
+def test_grids_of_four(name):
+    words = grid_words(T[name])
+    np.testing.assert_array_equal(words.view(np.uint8).reshape(-1, 4), grid(name))
+
+
 @pytest.mark.parametrize(("weight_type", "largest"), [("Q4_0", 8188.0), ("Q5_0", 4094.0)])
 def test_scale_whose_offset_overflows_half_precision_is_refused(weight_type, largest):
     """-8 d or -16 d is stored as a half: up to 65504."""
@@ -263,6 +359,11 @@ def test_least_scales_stay_exact(weight_type):
         ("IQ4_NL", 576),
         ("IQ4_XS", 544),
         ("MXFP4", 544),
+        ("IQ2_XXS", 272),
+        ("IQ2_XS", 304),
+        ("IQ2_S", 336),
+        ("IQ3_XXS", 400),
+        ("IQ3_S", 448),
         ("Q2_K", 336),
         ("Q3_K", 448),
         ("Q4_K", 576),

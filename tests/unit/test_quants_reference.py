@@ -72,6 +72,42 @@ BLOCKS = {
         0.0,
         {0: 24.0, 16: -24.0, 15: 12.0, 31: -4.0},
     ),
+    # d 0.5; for each 32 weights four rows of the grid and a word of signs and scale. Rows 01, 00, 00, 00: row 1 is 43
+    # and seven 8, row 0 eight 8. Word 30000001: weight 0 negative, and weight 7, so that their number is even; s 3:
+    # scale 0.5 * 3.5 / 4 = 0.4375. Elsewhere s 0: 0.0625
+    "IQ2_XXS": (
+        block(66, {0: HALF, 2: b"\x01", 6: b"\x01\x00\x00\x30"}),
+        0.5,
+        {0: -18.8125, 7: -3.5} | {i: 3.5 for i in range(32) if i not in (0, 7)},
+    ),
+    # d 0.5; 16 bits for each 8 weights, 8001: row 1, sign 40: weights 6 and 7; last 0002: row 2: 25, 25, then 8
+    # scales, a nibble for 16 weights: byte 66 = 50: 0 and 5: 0.5 * 5.5 / 4; byte 73 = 10: 1: 0.5 * 1.5 / 4 = 0.1875
+    "IQ2_XS": (
+        block(74, {0: HALF, 2: b"\x01\x80", 64: b"\x02\x00", 66: b"\x50", 73: b"\x10"}),
+        None,
+        {0: 2.6875, 1: 0.5, 6: -0.5, 7: -0.5, 8: 0.5, 16: 5.5, 31: 5.5, 32: 0.5, 248: 4.6875, 249: 4.6875, 250: 1.5},
+    ),
+    # d 0.5; rows 01 (byte 2) and, with high bits c0 of byte 73, row 768 of the last 8 weights: 8 43 8 25 8 8 43 25
+    # signs: byte 34 = 81: weights 0 and 7; byte 65 = 08: weight 251. Scales: byte 74 = 20: 0 and 2; byte 81 = 10: 1
+    "IQ2_S": (
+        block(82, {0: HALF, 2: b"\x01", 34: b"\x81", 65: b"\x08", 73: b"\xc0", 74: b"\x20", 81: b"\x10"}),
+        None,
+        {0: -2.6875, 1: 0.5, 7: -0.5, 16: 2.5, 32: 0.5, 248: 1.5, 249: 8.0625, 251: -4.6875, 255: 4.6875, 240: 1.5},
+    ),
+    # d 0.5; a row for 4 weights: byte 2 = 01: 20 4 4 4; byte 65 = ff: row 255: 4 28 52 62; words from 66: 10000002:
+    # weights 1 and 7 negative, s 1: 0.5 * 1.5 / 2 = 0.375; elsewhere s 0: 0.125
+    "IQ3_XXS": (
+        block(98, {0: HALF, 2: b"\x01", 65: b"\xff", 66: b"\x02\x00\x00\x10"}),
+        None,
+        {0: 7.5, 1: -1.5, 2: 1.5, 7: -1.5, 8: 1.5, 32: 0.5, 252: 0.5, 253: 3.5, 254: 6.5, 255: 7.75},
+    ),
+    # d 0.5; byte 2 = 01: 3 1 1 1; with ninth bits 80 of byte 73 the last row is 256: 7 5 9 5; signs: byte 74 = 02:
+    # weight 1; byte 105 = 80: weight 255. Scales: byte 106 = 20: s 0 and 2 of sub-blocks 0, 1; byte 109 = 30: s 3 of 7
+    "IQ3_S": (
+        block(110, {0: HALF, 2: b"\x01", 73: b"\x80", 74: b"\x02", 105: b"\x80", 106: b"\x20", 109: b"\x30"}),
+        None,
+        {0: 1.5, 1: -0.5, 4: 0.5, 32: 2.5, 64: 0.5, 224: 3.5, 252: 24.5, 253: 17.5, 254: 31.5, 255: -17.5},
+    ),
     # d 0.5 at 80, dmin 0.25 at 82; scale bytes: s0 = 21: sc 1, mn 2; s3 = f4: 4, 15; s15 = 0f: 15, 0
     # quants from byte 16: byte l of 32, bits 2g: weight 32g + l; b16 = e4: elements 0 (0), 32 (1), 64 (2), 96 (3);
     # b47 = c9: elements 31 (1), 63 (2), 95 (0), 127 (3); b[16 + 63] = 80: element 255 (2), 223 (0)

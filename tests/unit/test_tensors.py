@@ -149,7 +149,8 @@ def test_unsupported_matrix_types(sound, tensor_type):
     file.tensors[name] = dataclasses.replace(file.tensors[name], type=tensor_type)
     message = (
         f"{name}: type {tensor_type.name} is not supported (supported: F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K"
-        " Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4)"
+        " Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 IQ2_XXS IQ2_XS"
+        " IQ2_S IQ3_XXS IQ3_S)"
     )
     if tensor_type.name in ("IQ1_S", "IQ1_M", "Q1_0", "TQ1_0", "TQ2_0", "NVFP4"):
         message += f"; take a file with {INSTEAD[tensor_type]}"

@@ -51,6 +51,7 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_session.py": HOST,
     "tests/model/test_session_specprefill.py": HOST,
     "tests/model/test_shared_beginning.py": HOST,
+    "tests/model/test_small_types.py": HOST,
     "tests/model/test_soak.py": HOST,
     "tests/model/test_specprefill_break_even.py": HOST,
     "tests/model/test_specprefill_failures.py": HOST,

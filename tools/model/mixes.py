@@ -21,7 +21,11 @@ FALLBACK_TYPES = {
     TensorType.Q4_K: TensorType.Q5_0,
     TensorType.Q5_K: TensorType.Q5_1,
     TensorType.Q6_K: TensorType.Q8_0,
-} | {kind: TensorType.IQ4_NL for kind in MATRIX_TYPES if kind.name in ("IQ4_XS", "Q2_K", "Q3_K")}
+} | {
+    kind: TensorType.IQ4_NL
+    for kind in MATRIX_TYPES
+    if kind.name in ("IQ4_XS", "Q2_K", "Q3_K", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+}
 
 _Q8MIX_TYPES = {
     "output": TensorType.Q6_K,
@@ -52,13 +56,19 @@ _MIXED_TYPES = {
     "nextn.eh_proj": TensorType.Q8_0,
 }
 _SMALL_TYPES = {
-    "token_embd": TensorType.Q3_K,
-    "output": TensorType.Q6_K,
-    "attn_q": TensorType.Q2_K,
-    "attn_k": TensorType.Q3_K,
-    "attn_v": TensorType.Q4_K,
+    "token_embd": TensorType.IQ3_S,
+    "output": TensorType.Q3_K,
+    "attn_q": TensorType.IQ2_XXS,
+    "attn_k": TensorType.IQ2_S,
+    "attn_v": TensorType.Q2_K,
+    "attn_output": TensorType.IQ3_XXS,
+    "attn_qkv": TensorType.IQ2_XS,
+    "attn_gate": TensorType.IQ2_S,
     "ssm_out": TensorType.MXFP4,
-    "ffn_gate": TensorType.MXFP4,
+    "ssm_alpha": TensorType.MXFP4,
+    "ssm_beta": TensorType.Q8_0,
+    "ffn_gate": TensorType.IQ3_XXS,
+    "ffn_up": TensorType.IQ2_XXS,
     "ffn_down": TensorType.Q3_K,
 }
 

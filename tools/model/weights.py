@@ -29,6 +29,11 @@ BLOCK_FIELDS = {
     TensorType.Q6_K: {208: 1.0},
     TensorType.IQ4_NL: {0: 1.0},
     TensorType.IQ4_XS: {0: 1.0},
+    TensorType.IQ2_XXS: {0: 1.0},
+    TensorType.IQ2_XS: {0: 1.0},
+    TensorType.IQ2_S: {0: 1.0},
+    TensorType.IQ3_XXS: {0: 1.0},
+    TensorType.IQ3_S: {0: 1.0},
 }
 
 

@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
 from vkprefill.engine.expert_matrix import ExpertMatrix, Slab, expert_words, stacks_of
 from vkprefill.gguf.config import FULL_ATTENTION, OUTPUT, TOKEN_EMBEDDING, ModelConfig
 from vkprefill.gguf.file import GGUFFile
+from vkprefill.gguf.grids import grid_words
 from vkprefill.gguf.mtp import MTPBlock
 from vkprefill.gguf.quants import ROW_GROUP, layout_of, pack_rows, packed_row_bytes, padded_rows
 from vkprefill.gguf.tensors import TensorSpec, check_finite, read_vector, tensor_specs
@@ -140,9 +142,9 @@ class ModelWeights:
     pools: tuple[Buffer, ...]  # the memory behind all of them
 
 
-def part_rows(rows: int, row_bytes: int) -> list[tuple[int, int]]:
-    """(first row, rows) of each part of a matrix whose packed rows have row_bytes."""
-    most = max(ROW_GROUP, PART_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
+def part_rows(rows: int, row_bytes: int, head: int) -> list[tuple[int, int]]:
+    """(first row, rows) of each part of a matrix whose packed rows have row_bytes, behind `head` words of a grid."""
+    most = max(ROW_GROUP, (PART_BYTES - 4 * head) // row_bytes // ROW_GROUP * ROW_GROUP)
     return [(first, min(most, rows - first)) for first in range(0, rows, most)]
 
 
@@ -210,15 +212,17 @@ def _pieces(file: GGUFFile, specs: Iterable[TensorSpec], limit: int) -> Iterator
         return spec.role != "vector", spec.name.split(".", 2)[-1], file.info(spec.name).type.name
 
     for spec in sorted(specs, key=place):
+        weight_type = file.info(spec.name).type
         if spec.role == "matrix":
-            row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[1])
-            for first, rows in part_rows(spec.shape[0], row_bytes):
-                yield spec.name, f"{spec.name}[{first}:{first + rows}]", padded_rows(rows) * row_bytes // 4
+            row_bytes, head = packed_row_bytes(weight_type, spec.shape[1]), layout_of(weight_type).grid_words
+            for first, rows in part_rows(spec.shape[0], row_bytes, head):
+                yield spec.name, f"{spec.name}[{first}:{first + rows}]", head + padded_rows(rows) * row_bytes // 4
         elif spec.role == "experts":
+            head = layout_of(weight_type).grid_words
             for stack in stacks_of(spec):
-                words = expert_words(file.info(spec.name).type, stack.rows, spec.shape[2])
-                for first, count in stack.slabs(words, limit // 4):
-                    yield spec.name, f"{stack.name}[{first}:{first + count}]", count * words
+                words = expert_words(weight_type, stack.rows, spec.shape[2])
+                for first, count in stack.slabs(words, limit // 4 - head):
+                    yield spec.name, f"{stack.name}[{first}:{first + count}]", head + count * words
         else:
             yield spec.name, spec.name, round_up(int(np.prod(spec.shape)), VECTOR_ALIGN)
 
@@ -248,12 +252,12 @@ def _load_matrix(
     file: GGUFFile, spec: TensorSpec, places: list[Buffer], device: Device, pool: ThreadPoolExecutor
 ) -> Matrix:
     weight_type, (rows, columns) = file.info(spec.name).type, spec.shape
-    row_bytes = packed_row_bytes(weight_type, columns)
+    row_bytes, layout = packed_row_bytes(weight_type, columns), layout_of(weight_type)
     parts = []
-    for place, (first, count) in zip(places, part_rows(rows, row_bytes), strict=True):
+    for place, (first, count) in zip(places, part_rows(rows, row_bytes, layout.grid_words), strict=True):
         _fill(file, spec, place, [(slice(first, first + count), 0)], device, pool)
         parts.append(MatrixPart(first, count, place))
-    return Matrix(spec.name, layout_of(weight_type).name, rows, columns, tuple(parts))
+    return Matrix(spec.name, layout.name, rows, columns, tuple(parts))
 
 
 def _load_experts(
@@ -261,15 +265,15 @@ def _load_experts(
 ) -> dict[str, ExpertMatrix]:
     """The matrices that a tensor of experts holds one or two of, by name."""
     weight_type, columns, at = file.info(spec.name).type, spec.shape[2], iter(places)
-    limit, matrices = min(POOL_BYTES, device.info.max_buffer_bytes) // 4, {}
+    layout, matrices = layout_of(weight_type), {}
+    limit = min(POOL_BYTES, device.info.max_buffer_bytes) // 4 - layout.grid_words
     for stack in stacks_of(spec):
         words, slabs = expert_words(weight_type, stack.rows, columns), []
         for first, count in stack.slabs(words, limit):
             place = next(at)
             _fill(file, spec, place, [(stack.rows_of(first + i), i * words) for i in range(count)], device, pool)
             slabs.append(Slab(first, count, place))
-        layout = layout_of(weight_type).name
-        matrices[stack.name] = ExpertMatrix.of(stack, layout, columns, words, tuple(slabs))
+        matrices[stack.name] = ExpertMatrix.of(stack, layout.name, columns, words, tuple(slabs))
     return matrices
 
 
@@ -281,12 +285,12 @@ def _fill(
     device: Device,
     pool: ThreadPoolExecutor,
 ) -> None:
-    """Runs of rows of a tensor to their place on the device. runs: (rows of the file, their first word in the place),
-    one after another.
+    """The grid of a tensor's format, and runs of its rows, to their place on the device. runs: (rows of the file, their
+    first word behind the grid), one after another.
     """
-    row_bytes = packed_row_bytes(file.info(spec.name).type, spec.shape[-1])
+    row_bytes, head = packed_row_bytes(file.info(spec.name).type, spec.shape[-1]), grid_words(file.info(spec.name).type)
     step = max(ROW_GROUP, SLICE_BYTES // row_bytes // ROW_GROUP * ROW_GROUP)
-    words = place.view() if place.visible else None
+    words = place.view()[len(head) :] if place.visible else None
     slices = (
         (slice(start, min(start + step, rows.stop)), first + (start - rows.start) * row_bytes // 4)
         for rows, first in runs
@@ -294,8 +298,9 @@ def _fill(
     )
     packed = _ahead(pool, partial(_pack, file, spec, words), slices)
     if words is None:
-        device.upload(place, packed)
+        device.upload(place, chain([head], packed))
     else:
+        place.view()[: len(head)] = head
         deque(packed, maxlen=0)  # which is where they stay
 
 

@@ -17,6 +17,7 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as T
 
 from vkprefill.errors import GGUFError
+from vkprefill.gguf.grids import grid_words
 from vkprefill.gguf.planes import (
     ROW_GROUP,
     Planes,
@@ -38,12 +39,13 @@ class Layout:
     """How the kernels read a format.
 
     name: suffix of the shader variants; unit_weights: weights of one row in a unit; unit_words: 32-bit words of one row
-    in a unit.
+    in a unit; grid_words: of the grid ahead of the rows of each part.
     """
 
     name: str
     unit_weights: int
     unit_words: int
+    grid_words: int = 0
 
 
 LAYOUTS = {
@@ -58,6 +60,11 @@ LAYOUTS = {
         Layout("iq4_nl", 64, 9),
         Layout("iq4_xs", 256, 34),
         Layout("mxfp4", 128, 17),
+        Layout("iq2_xxs", 256, 17, 128),
+        Layout("iq2_xs", 256, 19, 256),
+        Layout("iq2_s", 256, 21, 512),
+        Layout("iq3_xxs", 256, 25, 256),
+        Layout("iq3_s", 256, 28, 512),
         Layout("q2_k", 256, 21),
         Layout("q3_k", 256, 28),
         Layout("q4_k", 256, 36),
@@ -77,6 +84,11 @@ LAYOUT_OF = {
     T.IQ4_NL: "iq4_nl",
     T.IQ4_XS: "iq4_xs",
     T.MXFP4: "mxfp4",
+    T.IQ2_XXS: "iq2_xxs",
+    T.IQ2_XS: "iq2_xs",
+    T.IQ2_S: "iq2_s",
+    T.IQ3_XXS: "iq3_xxs",
+    T.IQ3_S: "iq3_s",
     T.Q2_K: "q2_k",
     T.Q3_K: "q3_k",
     T.Q4_K: "q4_k",
@@ -124,6 +136,11 @@ def pack_rows(data: np.ndarray, weight_type: T, out: np.ndarray | None = None) -
         out = np.empty(rows * units.shape[1] * layout.unit_words, np.uint32)
     PACKERS[weight_type](units, Planes(out, rows, units.shape[1]))
     return out
+
+
+def pack_part(data: np.ndarray, weight_type: T) -> np.ndarray:
+    """A whole part of a matrix: the format's grid, if it has one, then rows as pack_rows gives them."""
+    return np.concatenate([grid_words(weight_type), pack_rows(data, weight_type)])
 
 
 def _k_header(words: np.ndarray) -> np.ndarray:

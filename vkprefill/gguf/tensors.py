@@ -38,14 +38,19 @@ MATRIX_TYPES = (
     TensorType.IQ4_NL,
     TensorType.IQ4_XS,
     TensorType.MXFP4,
+    TensorType.IQ2_XXS,
+    TensorType.IQ2_XS,
+    TensorType.IQ2_S,
+    TensorType.IQ3_XXS,
+    TensorType.IQ3_S,
 )
 # Types without kernels that people have files of -> those with kernels nearest to them in size.
 INSTEAD = {
-    TensorType.IQ1_S: "Q2_K",
-    TensorType.IQ1_M: "Q2_K",
-    TensorType.TQ1_0: "Q2_K",
-    TensorType.TQ2_0: "Q2_K",
-    TensorType.Q1_0: "Q2_K",
+    TensorType.IQ1_S: "IQ2_XXS",
+    TensorType.IQ1_M: "IQ2_XXS",
+    TensorType.TQ1_0: "IQ2_XXS",
+    TensorType.TQ2_0: "IQ2_XXS",
+    TensorType.Q1_0: "IQ2_XXS",
     TensorType.NVFP4: "MXFP4 or Q4_K",
 }
 VECTOR_TYPES = (TensorType.F32, TensorType.F16, TensorType.BF16)
@@ -64,6 +69,11 @@ HALF_OFFSETS = {
     TensorType.Q6_K: (208,),
     TensorType.IQ4_NL: (0,),
     TensorType.IQ4_XS: (0,),
+    TensorType.IQ2_XXS: (0,),
+    TensorType.IQ2_XS: (0,),
+    TensorType.IQ2_S: (0,),
+    TensorType.IQ3_XXS: (0,),
+    TensorType.IQ3_S: (0,),
 }
 # MXFP4's first byte is a power of two, 2^(e - 128), for numbers up to 12. 255 is NaN by the format's definition; from
 # 252 on twice the greatest number, which kernels meet on the way, is infinite.

@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 from vkprefill.engine import kernels
 from vkprefill.engine.expert_matrix import ExpertMatrix, Slab, expert_words, most_tiles
 from vkprefill.engine.halves import FLOAT_LAYOUTS, HalfRows
-from vkprefill.gguf.quants import LAYOUT_OF, layout_of, pack_rows
+from vkprefill.gguf.quants import LAYOUT_OF, layout_of, pack_part
 from vkprefill.selftest import reference
 from vkprefill.selftest.forms import form_name, profiles, using
 from vkprefill.selftest.products import ways_of_halves
@@ -63,7 +63,7 @@ def _matrix(trial: Trial, kind: GGMLQuantizationType) -> tuple[ExpertMatrix, np.
     """(on the device in two slabs, values [EXPERTS, ROWS, COLUMNS])."""
     data, values = random_weights(trial.rng, EXPERTS * ROWS, COLUMNS, kind)
     slabs = tuple(
-        Slab(first, count, trial.put(pack_rows(data[first * ROWS : (first + count) * ROWS], kind)))
+        Slab(first, count, trial.put(pack_part(data[first * ROWS : (first + count) * ROWS], kind)))
         for first, count in ((0, IN_SLAB), (IN_SLAB, EXPERTS - IN_SLAB))
     )
     words = expert_words(kind, ROWS, COLUMNS)

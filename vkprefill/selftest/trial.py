@@ -13,7 +13,7 @@ from vkprefill.engine.halves import HalfRows
 from vkprefill.engine.sizes import ROW_TILE
 from vkprefill.engine.step import STEP_WORDS, StepWord
 from vkprefill.engine.weights import Matrix, MatrixPart
-from vkprefill.gguf.quants import layout_of, pack_rows
+from vkprefill.gguf.quants import layout_of, pack_part
 from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
@@ -125,7 +125,7 @@ class Trial:
 
     def matrix(self, data: np.ndarray, kind: GGMLQuantizationType, columns: int) -> Matrix:
         """Blocks [rows, row bytes] of `columns` weights, packed as the kernels read them."""
-        part = MatrixPart(0, len(data), self.put(pack_rows(data, kind)))
+        part = MatrixPart(0, len(data), self.put(pack_part(data, kind)))
         return Matrix("self-test", layout_of(kind).name, len(data), columns, (part,))
 
     def compare(self, program: Program, got: Buffer | np.ndarray, wanted: np.ndarray, limit: Limit) -> None:

@@ -13,6 +13,7 @@ from vkprefill.engine.halves import HalfRows, half_for
 from vkprefill.engine.kernels.common import HALF_LANES, check_shapes, half_words
 from vkprefill.engine.kernels.matrix import bounded_rows, half_matmul_form, matmul_form, matvec_form
 from vkprefill.errors import ShapeError
+from vkprefill.gguf.quants import LAYOUTS
 from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
@@ -133,7 +134,8 @@ def _slabs(matrix: ExpertMatrix) -> Iterator[tuple[Slab, dict[str, int], float]]
     """(slab, push words of shaders/include/weights.glsl, its part of the work)."""
     for slab in matrix.slabs:
         push = {
-            "w_offset": slab.buffer.offset // 4,
+            "w_offset": (slab.buffer.offset + LAYOUTS[matrix.layout].grid_words) // 4,
+            "w_head": slab.buffer.offset // 4,
             "rows": matrix.rows,
             "K": matrix.columns,
             "first_row": 0,

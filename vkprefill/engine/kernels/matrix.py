@@ -159,7 +159,8 @@ def bounded_rows(
 def place(matrix: Matrix, part: MatrixPart, add: bool = False) -> dict[str, int]:
     """Of a part in its buffer and in the matrix: the push constants of shaders/include/weights.glsl."""
     return {
-        "w_offset": part.buffer.offset // 4,
+        "w_offset": (part.buffer.offset + LAYOUTS[matrix.layout].grid_words) // 4,
+        "w_head": part.buffer.offset // 4,
         "rows": part.rows,
         "K": matrix.columns,
         "first_row": part.first_row,
