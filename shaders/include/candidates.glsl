@@ -1,6 +1,6 @@
 // Candidates: tokens with their logits, in falling order of logit, equal logits by rising id. Logits that are not finite come before all
 // others, so that they are seen however few candidates are asked for.
-// V, step, logits, seen and token_ids are the including shader's.
+// V, step, logits, seen, token_ids and allowed are the including shader's.
 #include "finite.glsl"
 
 const uint BLOCKS = (V + 63u) / 64u;  // of 64 tokens
@@ -34,15 +34,23 @@ uint lowered(uint row, uint w) {
     return bits;
 }
 
+// Which of the 32 tokens from 32 w on may be candidates of this row, as bits. The first word of `allowed` says whether the others count.
+uint permitted(uint row, uint w) { return allowed[0] == 0u ? ~0u : allowed[1u + row * ((V + 31u) / 32u) + w]; }
+
 // The first candidate of block b of a row that comes after `last`; NONE when there is none.
 Candidate best_below(uint row, uint b, Candidate last) {
     Candidate found = NONE;
-    uint bits = 0u;
+    uint bits = 0u, may = 0u;
     for (uint i = b * 64u; i < min(b * 64u + 64u, V); i++) {
-        if ((i & 31u) == 0u) bits = lowered(row, i >> 5);
+        if ((i & 31u) == 0u) {
+            bits = lowered(row, i >> 5);
+            may = permitted(row, i >> 5);
+        }
         const float is_lowered = float((bits >> (i & 31u)) & 1u);
         const Candidate next = candidate(logits[row * V + i] - uintBitsToFloat(step[PENALTY]) * is_lowered, i);
-        if (before(last, next) && before(next, found)) found = next;
+        // what is not finite must be seen, wherever it is
+        const bool counts = ((may >> (i & 31u)) & 1u) != 0u || !is_finite(uintBitsToFloat(next.bits));
+        if (counts && before(last, next) && before(next, found)) found = next;
     }
     return found;
 }

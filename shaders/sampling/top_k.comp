@@ -4,11 +4,12 @@
 //   1  logits      [R, V]       f32   in
 //   2  seen        [V / 32]     u32   in
 //   3  token_ids   [R]          u32   in
-//   4  best        [R, V / 64]  uvec2 in out  from top_k_blocks
-//   5  candidates  [R, MOST]    uvec2 out     (bits of the logit, token id), the first k of a row, best first
+//   4  allowed     [1 + R V/32] u32   in
+//   5  best        [R, V / 64]  uvec2 in out  from top_k_blocks
+//   6  candidates  [R, MOST]    uvec2 out     (bits of the logit, token id), the first k of a row, best first
 //
 // Grid: (1, R, 1); rows past num_tokens end at once. Every block of a row belongs to one invocation, which alone reads and writes its entry of `best`.
-// Logits that are not finite come first. Where there are fewer than k tokens, the rest is minus infinity without an id.
+// Logits that are not finite come first. Where there are fewer than k tokens that may be candidates, the rest is minus infinity without an id.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 
@@ -21,8 +22,9 @@ layout(local_size_x_id = 0) in;
 layout(binding = 1) readonly buffer Logits { float logits[]; };
 layout(binding = 2) readonly buffer Seen { uint seen[]; };
 layout(binding = 3) readonly buffer TokenIds { uint token_ids[]; };
-layout(binding = 4) buffer Best { uvec2 best[]; };
-layout(binding = 5) writeonly buffer Candidates { uvec2 candidates[]; };
+layout(binding = 4) readonly buffer Allowed { uint allowed[]; };
+layout(binding = 5) buffer Best { uvec2 best[]; };
+layout(binding = 6) writeonly buffer Candidates { uvec2 candidates[]; };
 
 #include "candidates.glsl"
 

@@ -4,7 +4,8 @@
 //   1  logits     [R, V]       f32   in
 //   2  seen       [V / 32]     u32   in   bit i: token i was generated before, its logit is lowered by the penalty
 //   3  token_ids  [R]          u32   in   of the run: row r's logits follow tokens 1 to r of it, which lowers theirs too
-//   4  best       [R, V / 64]  uvec2 out  (bits of the logit, token id)
+//   4  allowed    [1 + R V/32] u32   in   word 0: whether only some tokens may be candidates; then for each row bit i: token i may
+//   5  best       [R, V / 64]  uvec2 out  (bits of the logit, token id)
 //
 // Grid: (ceil(V / 64 / LOCAL_SIZE), R, 1); rows past num_tokens end at once. Reference: numpy.lexsort in
 // tests/shaders/test_top_k.py.
@@ -19,7 +20,8 @@ layout(local_size_x_id = 0) in;
 layout(binding = 1) readonly buffer Logits { float logits[]; };
 layout(binding = 2) readonly buffer Seen { uint seen[]; };
 layout(binding = 3) readonly buffer TokenIds { uint token_ids[]; };
-layout(binding = 4) writeonly buffer Best { uvec2 best[]; };
+layout(binding = 4) readonly buffer Allowed { uint allowed[]; };
+layout(binding = 5) writeonly buffer Best { uvec2 best[]; };
 
 #include "candidates.glsl"
 

@@ -64,6 +64,22 @@ def test_answer_on_a_terminal(gpu, stdout, tmp_path):
         assert outcome.out == DEMO[0]["answer"] + "\n"
 
 
+def test_structured_answers(cli, gpu, tmp_path):
+    """--json-schema and --grammar-file shape the answer; what cannot be followed is one line that names the file."""
+    schema, grammar = tmp_path / "schema.json", tmp_path / "answer.gbnf"
+    one = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    schema.write_text(json.dumps(one))
+    grammar.write_text('root ::= "left" | "right"')
+    found = json.loads(cli("generate", "-p", "Hello", "--json-schema", str(schema)).out)
+    assert found in ({"a": 1}, {"a": 2})
+    assert cli("generate", "-p", "Hello", "--grammar-file", str(grammar), "--temp", "2").out in ("left\n", "right\n")
+    schema.write_text('{"type": "nope"}')
+    outcome = cli("generate", "-p", "Hello", "-jf", str(schema))
+    assert outcome.code == 1 and outcome.err.endswith("schema.json: Invalid type: nope\n")
+    outcome = cli("generate", "-p", "Hello", "-jf", str(tmp_path / "none.json"))
+    assert outcome.code == 1 and "none.json: cannot be read: No such file or directory" in outcome.err
+
+
 def test_control_characters_of_an_answer_on_a_terminal(cli, gpu):
     """Made visible there, and left as they are in a pipe; noise of a random model has plenty."""
     noise = ("-p", "x", "-n", "100", "--temp", "5", "--top-k", "0", "-s", "3", "-c", "256")

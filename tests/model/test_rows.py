@@ -106,7 +106,7 @@ def test_bits_of_each_row(model, prompt, count):
     best, ids, runner = Best(5, 0.5, [3, 4]), TEXT[count : 2 * count], model.runner
 
     def read() -> np.ndarray:
-        return np.stack([runner.candidates(best.count, row) for row in range(len(ids))])
+        return np.stack([runner.candidates(best, row) for row in range(len(ids))])
 
     got = runner.run_rows(ids, cache, read, best=best)
     for row, token_id in enumerate(ids):

@@ -115,6 +115,10 @@ def penalties(device: Device) -> None:
     test_top_k.test_rows_have_the_penalties_of_tokens_before_them(device, "amd", 8, 8, 97, 33)
 
 
+def masks(device: Device) -> None:
+    test_top_k.test_only_allowed_tokens_are_candidates(device, "amd", 65, 64, 0.5)
+
+
 def delta_rule(device: Device) -> None:
     test_delta_rule.test_tiles_of_every_profile(device, "amd", 32)
 
@@ -185,6 +189,11 @@ EVERYWHERE = (
     ),
     (Mistake("a row leaves out its own token", "candidates.glsl", "top_k", "i <= row", "i < row"), penalties),
     (Mistake("the run's first token lowered", "candidates.glsl", "top_k_blocks", "i = 1u", "i = 0u"), penalties),
+    (
+        Mistake("a row reads the first one's mask", "candidates.glsl", "top_k_blocks", "1u + row * (", "1u + 0u * ("),
+        masks,
+    ),
+    (Mistake("masks of another vocabulary", "candidates.glsl", "top_k", "(V + 31u) / 32u", "V / 32u"), masks),
     (Mistake("lowered twice", "candidates.glsl", "top_k_blocks", "bits |= 1u", "bits += 1u"), penalties),
     (no_barrier("rms_norm", "reduce.glsl", 0), rms_norm),
     (no_barrier("attention_scores_f32", "reduce.glsl", 2), rows),

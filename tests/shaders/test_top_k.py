@@ -15,8 +15,11 @@ def top_k_rows(
     penalty: float = 0.0,
     token_ids: tuple[int, ...] = (),
     num_rows: int | None = None,
+    allowed: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """logits [R, V], token_ids [R] (none: all 0) -> (ids [R, k], logits [R, k]); num_rows: of the program."""
+    """logits [R, V], token_ids [R] (none: all 0) -> (ids [R, k], logits [R, k]); num_rows: of the program; allowed:
+    bool [R, V].
+    """
     rows, vocab = logits.shape
     bits = np.zeros(-(-vocab // 32) * 32, np.uint8)
     bits[list(seen)] = 1
@@ -28,11 +31,24 @@ def top_k_rows(
     whole = run.input("logits", np.concatenate([logits.reshape(-1), beyond]), by_row=False)
     # rows that are not in use lie past the values: the guards would be seen
     whole = whole.part("logits", 0, (run.num_rows, vocab))
+    mask = run.input("allowed", mask_words(allowed, run.num_rows, vocab), by_row=False)
     best = run.scratch("best", run.num_rows, -(-vocab // 64), 2)
-    kernels.top_k(run.program, whole, bits, ids, best, candidates)
+    kernels.top_k(run.program, whole, bits, ids, mask, best, candidates)
     found = run.finish()["candidates"]
     assert (found[:, k:] == 123).all(), "wrote more than k candidates"
     return found[:, :k, 1].astype(np.int64), np.ascontiguousarray(found[:, :k, 0]).view(np.float32)
+
+
+def mask_words(allowed: np.ndarray | None, num_rows: int, vocab: int) -> np.ndarray:
+    """As the shader reads it. Where it does not count it is full of bits that would forbid; bits past the vocabulary
+    are set.
+    """
+    bits = np.zeros((num_rows, -(-vocab // 32) * 32), np.uint8)
+    if allowed is not None:
+        bits[:, vocab:] = 1
+        bits[: len(allowed), :vocab] = allowed
+    words = np.packbits(bits, bitorder="little").view(np.uint32)
+    return np.concatenate([np.array([allowed is not None], np.uint32), words])
 
 
 def top_k(device, logits: np.ndarray, k: int, seen=(), penalty: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -195,11 +211,77 @@ def test_rows_with_ties_and_what_is_not_finite(device):
     )
 
 
-@pytest.mark.parametrize("what", ["logits", "token_ids", "block_best", "candidates"])
+@pytest.mark.parametrize("what", ["logits", "token_ids", "allowed", "block_best", "candidates"])
 def test_more_rows_than_there_is_room_for_are_refused(device, what):
     run = KernelRun(device, 4, num_candidates=1)
-    shapes = {"logits": (4, 64), "token_ids": (4,), "block_best": (4, 1, 2), "candidates": (4, 64, 2)}
-    shapes[what] = (3, *shapes[what][1:])
+    shapes = {
+        "logits": (4, 64),
+        "token_ids": (4,),
+        "allowed": (9,),
+        "block_best": (4, 1, 2),
+        "candidates": (4, 64, 2),
+    }
+    shapes[what] = (3 if what != "allowed" else 8, *shapes[what][1:])
     room = {name: run.scratch(name, *shape) for name, shape in shapes.items()}
     with pytest.raises(ShapeError, match="top_k: 4 rows, wanted at most 3"):
         kernels.top_k(run.program, seen=run.scratch("seen", 2), **room)
+
+
+NO_ID = 2**32 - 1
+
+
+def expected_allowed(logits: np.ndarray, k: int, allowed: np.ndarray, seen=(), penalty: float = 0.0):
+    """Those of the allowed tokens, then minus infinity without an id."""
+    lowered = np.where(allowed, logits.astype(np.float32), 0)
+    lowered[list(seen)] -= np.float32(penalty)
+    ids = np.flatnonzero(allowed)
+    ids = ids[np.lexsort((ids, -lowered[ids]))][:k]
+    missing = k - len(ids)
+    return np.append(ids, [NO_ID] * missing), np.append(lowered[ids], np.full(missing, -np.inf, np.float32))
+
+
+@pytest.mark.parametrize("profile", ["cpu", "amd"])
+@pytest.mark.parametrize(
+    ("vocab", "k", "share"),
+    [(1, 1, 1.0), (31, 5, 0.5), (33, 8, 0.1), (65, 64, 0.5), (4097, 20, 0.002), (50001, 40, 0.5), (248320, 20, 0.01)],
+)
+def test_only_allowed_tokens_are_candidates(device, profile, vocab, k, share):
+    """Each row by its own bits, penalties too; the best token of all is never among them."""
+    rng = np.random.default_rng(vocab)
+    logits = rng.standard_normal((3, vocab)).astype(np.float32)
+    allowed = rng.random((3, vocab)) < share
+    allowed[:, vocab - 1] = True
+    if vocab > 1:
+        allowed[np.arange(3), logits.argmax(axis=1)] = False
+    seen, token_ids = [0, vocab - 1], (0, vocab - 1, vocab // 2)
+    with using_profile(device, profile):
+        ids, values = top_k_rows(device, logits, k, seen, 0.5, token_ids, 4, allowed=allowed)
+    for r, row in enumerate(logits):
+        wanted_ids, wanted = expected_allowed(row, k, allowed[r], {*seen, *token_ids[1 : r + 1]}, 0.5)
+        np.testing.assert_array_equal(ids[r], wanted_ids, err_msg=f"row {r}")
+        np.testing.assert_array_equal(values[r], wanted, err_msg=f"row {r}")
+
+
+@pytest.mark.smoke
+def test_a_mask_that_allows_all_changes_no_bit(device):
+    logits = np.random.default_rng(6).integers(-2, 3, (2, 777)).astype(np.float32)
+    plain = top_k_rows(device, logits, 30, [5], 0.5)
+    masked = top_k_rows(device, logits, 30, [5], 0.5, allowed=np.ones((2, 777), bool))
+    for one, other in zip(plain, masked, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_not_finite_is_seen_where_it_is_not_allowed(device):
+    """A fault of the device is one whatever the grammar wants."""
+    logits = np.zeros((2, 200), np.float32)
+    logits[1, 70] = np.nan
+    allowed = np.zeros((2, 200), bool)
+    allowed[:, 3] = True
+    ids, values = top_k_rows(device, logits, 2, allowed=allowed)
+    assert ids.tolist() == [[3, NO_ID], [70, 3]]
+    assert np.isnan(values[1, 0]) and values[1, 1] == 0
+
+
+def test_nothing_allowed_gives_no_token(device):
+    ids, values = top_k_rows(device, np.ones((1, 65), np.float32), 3, allowed=np.zeros((1, 65), bool))
+    assert ids.tolist() == [[NO_ID] * 3] and (values == -np.inf).all()

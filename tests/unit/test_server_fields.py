@@ -40,12 +40,9 @@ def test_what_is_not_done_is_refused_and_neutral_values_pass(name):
         ("guided_json", {"type": "object"}),
         ("guided_regex", "a+"),
         ("structured_outputs", {"json": {}}),
-        ("grammar", "root ::= x"),
-        ("json_schema", {"type": "object"}),
         ("logit_bias", [[5, 1]]),
         ("documents", [{}]),
         ("chat_template", "{{ x }}"),
-        ("parallel_tool_calls", False),
         ("thinking_budget", 100),
     ],
 )

@@ -7,12 +7,14 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 from vkprefill.cli.common import terminal_text
 from vkprefill.cli.retype import taken_back
-from vkprefill.display import quoted, visible
+from vkprefill.display import printable, quoted, visible
 from vkprefill.errors import RequestError
 from vkprefill.generation.checked import AUTO, REPORT, REVISE
+from vkprefill.generation.options import grammar_of
 from vkprefill.generation.parts import GenerationPart, GenerationResult
 from vkprefill.specprefill.plan import CHECK_OFF, NOT_ASKED_FOR
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -38,6 +40,37 @@ def add_answer_options(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="end the answer before this text; may be given several times",
     )
+
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "-jf",
+        "--json-schema-file",
+        "--json-schema",
+        dest="json_schema",
+        metavar="FILE",
+        help="answer in compact JSON that follows the JSON schema in FILE, after the reasoning if there is any",
+    )
+    form.add_argument(
+        "--grammar-file", metavar="FILE", help="answer by the grammar in FILE, in GBNF, its first rule named root"
+    )
+
+
+def answer_form(args: argparse.Namespace) -> dict[str, str | None]:
+    """The arguments `schema` and `grammar` of an answer. RequestError for a file that cannot be read or followed."""
+    form = {"schema": _text_of(args.json_schema), "grammar": _text_of(args.grammar_file)}
+    grammar_of(**form, named={"schema": args.json_schema, "grammar": args.grammar_file})
+    return form
+
+
+def _text_of(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes().decode()
+    except OSError as error:
+        raise RequestError(f"{printable(path)}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{printable(path)}: byte {error.start} is not UTF-8") from None
 
 
 def stop_texts(args: argparse.Namespace) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from select import select
 
-from vkprefill.cli.answer import AnswerWriter, add_answer_options, describe_check, stop_texts
+from vkprefill.cli.answer import AnswerWriter, add_answer_options, answer_form, describe_check, stop_texts
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
@@ -76,6 +76,7 @@ def _is_typed() -> bool:
 def run(args: argparse.Namespace) -> int:
     sampling, limit, variables = sampling_config(args), max_tokens(args), template_kwargs(args)
     stop, decode = tuple(stop_texts(args)), drafting_config(args)
+    form = answer_form(args)
     start = [{"role": "system", "content": args.system_prompt}] if args.system_prompt is not None else []
     messages = list(start)
     answered = failed = False
@@ -114,6 +115,7 @@ def run(args: argparse.Namespace) -> int:
                     template_kwargs=variables,
                     spec=answer.for_check(spec),
                     stop=stop,
+                    **form,
                 )
                 answer.write(show_prefill(stream))
             except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import argparse
 import json
 from functools import partial
 
-from vkprefill.cli.answer import AnswerWriter, add_answer_options, describe_check, stop_texts
+from vkprefill.cli.answer import AnswerWriter, add_answer_options, answer_form, describe_check, stop_texts
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     )
     decode = drafting_config(args)
     stop, answer = tuple(stop_texts(args)), AnswerWriter(shown=not args.json)
+    form = answer_form(args)
     check_timed(args)
     with trace_file(args) as trace:
         with open_pair(args, len(prompt.encode())) as (model, draft, spec):
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 sampling=sampling,
                 decode=decode,
                 stop=stop,
+                **form,
                 whole=True,  # nothing comes after it that a check could be left for
                 raw=args.raw,
                 system_prompt=args.system_prompt,

@@ -98,7 +98,7 @@ class ForwardPass:
         if w.mtp is None:  # whose input they are too
             kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
         kernels.linear(p, s.h, w.output, s.logits)
-        kernels.top_k(p, s.logits, s.seen, s.token_ids, s.block_best, s.candidates)
+        kernels.top_k(p, s.logits, s.seen, s.token_ids, s.allowed, s.block_best, s.candidates)
         return p
 
     def record_commit(self) -> Program:
@@ -177,7 +177,7 @@ class ForwardPass:
         p, s, w = self._program("head", 1), self._scratch, self._weights
         kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps, last_row=True)
         kernels.linear(p, s.h, w.output, s.logits, one_row=True)
-        kernels.top_k(p, s.logits, s.seen, s.token_ids, s.block_best, s.candidates)
+        kernels.top_k(p, s.logits, s.seen, s.token_ids, s.allowed, s.block_best, s.candidates)
         return p
 
     def record_drafts(self, count: int, head: DraftHead) -> Program:
@@ -200,7 +200,7 @@ class ForwardPass:
             if head.num_ids:
                 ids = s.draft_ids.part("draft_ids", 0, (head.num_ids,))
                 kernels.matvec_rows(p, s.mtp_hidden, head.whole, ids, logits, y_offset=head.first.rows)
-            kernels.top_k(p, logits, seen, s.token_ids, block_best, s.candidates)
+            kernels.top_k(p, logits, seen, s.token_ids, s.allowed, block_best, s.candidates)
             kernels.next_draft(
                 p, s.candidates, s.draft_ids, s.token_ids, s.rope, s.drafts, row=row, first_rows=head.first.rows
             )

@@ -218,7 +218,7 @@ class Model:
 
     def decode_candidates(self, token_id: int, cache: Cache, best: Best) -> tuple[np.ndarray, np.ndarray]:
         """As decode, but only the best tokens come back: see prefill_candidates."""
-        return self.runner.decode(token_id, cache, lambda: self.runner.candidates(best.count), best=best)
+        return self.runner.decode(token_id, cache, lambda: self.runner.candidates(best), best=best)
 
     def drafter(self, head_rows: int = HEAD_ROWS) -> Drafter:
         """What drafts tokens with the multi-token-prediction block; head_rows: see Drafter, to which special tokens are

@@ -36,7 +36,7 @@ class Rows:
         vocabulary in order where no best were asked for. VkPrefillError where a logit is not finite.
         """
         row = self._results[self._taken]
-        found = unpacked(row[: self._best.count]) if self._best else (np.arange(len(row)), row)
+        found = unpacked(row, self._best) if self._best else (np.arange(len(row)), row)
         self._runner.finite(found[1], "logits")
         self._runner.accept(self._cache, 1)
         self._taken += 1

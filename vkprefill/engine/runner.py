@@ -20,6 +20,7 @@ import numpy as np
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.diagnosis import not_finite
+from vkprefill.engine.draft_head import NO_TOKEN
 from vkprefill.engine.forward import ForwardPass
 from vkprefill.engine.kept_rows import KEPT, program_rows
 from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
@@ -47,9 +48,14 @@ LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together
 SHORT_ROWS = 32  # rows of the prefill program for short prompts
 
 
-def unpacked(candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """uint32 [k, 2] of the device -> (ids int64 [k], logits float32 [k]), copies."""
-    bits, ids = np.array(candidates.T, order="C")
+def unpacked(candidates: np.ndarray, best: Best) -> tuple[np.ndarray, np.ndarray]:
+    """A row uint32 [MAX_CANDIDATES, 2] of the device -> (ids int64 [k], logits float32 [k]), copies. There are fewer
+    than were asked for where fewer tokens were allowed.
+    """
+    bits, ids = np.array(candidates[: best.count].T, order="C")
+    if best.allowed is not None:
+        found = ids != NO_TOKEN
+        bits, ids = bits[found], ids[found]
     return ids.astype(np.int64), bits.view(np.float32)
 
 
@@ -337,15 +343,15 @@ class Runner:
         """Candidates of the last token of the last prefill."""
         self.step.set_best(best)
         self.head_program.run()
-        return self.candidates(best.count)
+        return self.candidates(best)
 
     def logits(self, row: int = 0) -> np.ndarray:
         """float32 [V]; row: of run_rows, the head has one."""
         return self.finite(self.scratch.logits.view()[row].copy(), "logits")
 
-    def candidates(self, count: int, row: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """(ids int64 [count], logits float32 [count]), best first; row: as for logits."""
-        ids, logits = unpacked(self.scratch.candidates.view()[row, :count])
+    def candidates(self, best: Best, row: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """(ids int64 [k], logits float32 [k]), best first, of a run that was asked for them; row: as for logits."""
+        ids, logits = unpacked(self.scratch.candidates.view()[row], best)
         return ids, self.finite(logits, "logits")
 
     def all_logits(self, num_tokens: int) -> np.ndarray:

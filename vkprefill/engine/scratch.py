@@ -34,6 +34,7 @@ class Scratch:
     ffn_up: Buffer  # [T, F]
     logits: Buffer  # [SHORT_RUN, V], of the first rows
     seen: Buffer  # uint32 [V / 32], a bit for each token that the penalty applies to
+    allowed: Buffer  # uint32 [1 + SHORT_RUN V / 32]: whether it counts, then for each row the tokens it may choose from
     block_best: Buffer  # uint32 [SHORT_RUN, V / 64, 2]
     candidates: Buffer  # uint32 [SHORT_RUN, MAX_CANDIDATES, 2]: bits of the logit, token id
 
@@ -136,6 +137,7 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
         "ffn_up": floats(rows, c.intermediate_size),
         "logits": on_host(floats(SHORT_RUN, c.vocab_size)),
         "seen": on_host(words(ceil_div(c.vocab_size, 32))),
+        "allowed": on_host(words(1 + SHORT_RUN * ceil_div(c.vocab_size, 32))),
         "block_best": words(SHORT_RUN, ceil_div(c.vocab_size, 64), 2),
         "candidates": on_host(words(SHORT_RUN, MAX_CANDIDATES, 2)),
     }

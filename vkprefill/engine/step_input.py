@@ -18,12 +18,14 @@ from vkprefill.gguf.config import ModelConfig
 @dataclass(frozen=True)
 class Best:
     """How many of the best tokens are wanted, 1 to MAX_CANDIDATES, and the penalty taken from the logits of some tokens
-    before they are compared.
+    before they are compared. allowed: uint32 [rows of the run, ceil(V / 32)], a bit for each token that may be one of
+    them, in every row at least one; None: all.
     """
 
     count: int
     penalty: float = 0.0
     penalised: Sequence[int] = ()
+    allowed: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_CANDIDATES:
@@ -36,7 +38,7 @@ def cos_sin(angles: np.ndarray) -> np.ndarray:
 
 
 class StepInput:
-    """Writes the step words, the tokens with their rotary table, and the tokens that are penalised."""
+    """Writes the step words, the tokens with their rotary table, and which tokens are penalised or allowed."""
 
     def __init__(self, scratch: Scratch, config: ModelConfig) -> None:
         self._scratch, self._vocab_size = scratch, config.vocab_size
@@ -62,6 +64,10 @@ class StepInput:
         """The candidates wanted; None: none."""
         penalty = int(np.float32(best.penalty if best else 0).view(np.uint32))
         self.set_words({StepWord.PENALTY: penalty, StepWord.NUM_CANDIDATES: best.count if best else 0})
+        masked, allowed = best is not None and best.allowed is not None, self._scratch.allowed.view()
+        allowed[0] = masked
+        if masked:
+            allowed[1 : 1 + best.allowed.size] = best.allowed.reshape(-1)
         if penalty:
             bits = np.zeros(self._scratch.seen.shape[0] * 32, np.uint8)
             if len(best.penalised):

@@ -13,7 +13,7 @@ from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import RequestError
 from vkprefill.generation.checked import OFF, CheckedAnswer, nothing_to_check, with_seed
 from vkprefill.generation.dense_side import DenseSide
-from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.options import AnswerOptions, Hooks, grammar_of, with_grammar
 from vkprefill.generation.parts import GenerationPart, GenerationResult, collect
 from vkprefill.generation.prompt import Prompt, encode_prompt
 from vkprefill.generation.sampling import SamplingConfig
@@ -35,6 +35,8 @@ def stream_generate(
     sampling: SamplingConfig | None = None,
     decode: SpecDecodeConfig | None = None,
     stop: Sequence[str] = (),
+    schema: Mapping[str, object] | str | None = None,
+    grammar: str | None = None,
     whole: bool = False,
     raw: bool = False,
     system_prompt: str | None = None,
@@ -46,7 +48,8 @@ def stream_generate(
     draft: a model for speculative prefill (or a SpecPrefill of this model, which remembers between calls); spec: its
     settings; kept_ranges: an earlier answer's, in place of scoring; max_tokens: None for as many as the context holds;
     sampling: settings left out come from the file or Qwen3.5's card; decode: how tokens are drafted, which changes
-    speed and no token (None: SpecDecodeConfig()); stop: texts that the answer ends before; whole: nobody reads it
+    speed and no token (None: SpecDecodeConfig()); stop: texts that the answer ends before; schema,
+    grammar: see `grammar_of`; whole: nobody reads it
     before its end, so that its check (see SpecPrefillConfig) is waited for. Raises RequestError for a prompt that is
     empty or longer than the context.
     """
@@ -54,7 +57,8 @@ def stream_generate(
     encoded = encode_prompt(model, prompt, raw=raw, system_prompt=system_prompt, template_kwargs=template_kwargs)
     ids = encoded.token_ids
     protected = encoded.protected if draft is not None or kept_ranges is not None else None
-    asked = SparseRequest(True, spec, kept_ranges, encoded.facts, protected)
+    form = grammar_of(schema, grammar)
+    asked = SparseRequest(True, spec, kept_ranges, with_grammar(encoded.facts, form), protected)
     options = AnswerOptions(
         max_tokens,
         SamplingConfig() if sampling is None else sampling,
@@ -62,6 +66,7 @@ def stream_generate(
         decode=SpecDecodeConfig() if decode is None else decode,
         stop=tuple(stop) if isinstance(stop, list) else stop,
         whole=whole,
+        grammar=form,
     )
     options = replace(options, sampling=options.sampling.resolve(model.metadata, encoded.thinking))
     check_drafts(model, options.decode)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vkprefill.display import printable
@@ -14,6 +14,8 @@ from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import RequestError
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.generation.slices import Clock
+from vkprefill.grammar.grammars import SCHEMA, Grammar, of_gbnf, of_schema
+from vkprefill.specprefill.guards import RequestFacts
 from vkprefill.specprefill.plan import SparseRequest
 from vkprefill.text.answer_text import ends_in_thinking
 
@@ -26,7 +28,7 @@ class AnswerOptions:
     sparse: what is asked of speculative prefill; mark_at: rising lengths of the beginnings of the prompt that later
     prompts will share, the last being that of the history; cache_prompt: False to take nothing from earlier prompts;
     decode: how tokens are drafted; stop: texts that end the answer, which ends before them; whole: nobody reads the
-    answer before its end.
+    answer before its end; grammar: what the answer has to be, after its reasoning.
     """
 
     max_tokens: int | None = None
@@ -37,6 +39,7 @@ class AnswerOptions:
     decode: SpecDecodeConfig = SpecDecodeConfig()
     stop: tuple[str, ...] = ()
     whole: bool = False
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, SamplingConfig):
@@ -47,12 +50,33 @@ class AnswerOptions:
             raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 1")
         if isinstance(self.stop, str) or not all(isinstance(text, str) and text for text in self.stop):
             raise RequestError(f"stop: found {printable(self.stop)}, wanted texts that are not empty")
+        if not isinstance(self.grammar, Grammar | None):
+            raise RequestError(f"grammar: found {type(self.grammar).__name__}, wanted a Grammar")
 
     def resolve(self, model: Model, token_ids: Sequence[int]) -> AnswerOptions:
         """The same with all sampling settings filled in, as the model and the prompt's last tokens ask for them."""
         return replace(
             self, sampling=self.sampling.resolve(model.metadata, ends_in_thinking(model.tokenizer, token_ids))
         )
+
+
+def grammar_of(
+    schema: Mapping[str, object] | str | None, grammar: str | None, named: Mapping[str, str] | None = None
+) -> Grammar | None:
+    """What an answer has to be, after its reasoning: JSON of a schema (an object, or its text), or text of a grammar in
+    GBNF. named: what errors call each of the two. RequestError for both, and for one that cannot be followed.
+    """
+    named = named or {"schema": "schema", "grammar": "grammar"}
+    if schema is not None and grammar is not None:
+        raise RequestError("grammar: found one beside a schema, wanted one of them")
+    if schema is not None:
+        return of_schema(schema, printable(named["schema"]))
+    return None if grammar is None else of_gbnf(grammar, printable(named["grammar"]))
+
+
+def with_grammar(facts: RequestFacts, grammar: Grammar | None) -> RequestFacts:
+    """What the tool guard is told: a grammar other than a schema's may be that of tools."""
+    return facts if grammar is None or grammar.kind == SCHEMA else replace(facts, grammar=grammar)
 
 
 @dataclass(frozen=True)

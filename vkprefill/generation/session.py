@@ -25,7 +25,7 @@ from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.checked import OFF, nothing_to_check, with_seed
 from vkprefill.generation.generate import pair_for
 from vkprefill.generation.marks import mark_places
-from vkprefill.generation.options import AnswerOptions, Hooks
+from vkprefill.generation.options import AnswerOptions, Hooks, grammar_of, with_grammar
 from vkprefill.generation.parts import GenerationPart, GenerationResult, collect
 from vkprefill.generation.prompt import ChatPrompt, template_variables
 from vkprefill.generation.pruned import PrunedTurn, may_go_on
@@ -90,6 +90,8 @@ class Session:
         kept_ranges: Sequence[Sequence[int]] | None = None,
         decode: SpecDecodeConfig | None = None,
         stop: Sequence[str] = (),
+        schema: Mapping[str, object] | str | None = None,
+        grammar: str | None = None,
         whole: bool = False,
         progress: PrefillProgress | None = None,
     ) -> Iterator[GenerationPart]:
@@ -97,14 +99,15 @@ class Session:
         is the assistant's, the answer goes on with it.
 
         specprefill: False for a dense turn, which never goes on from a pruned state; spec, kept_ranges, decode: for
-        this turn; stop, whole: as for stream_generate.
+        this turn; stop, schema, grammar, whole: as for stream_generate.
         timings.cache_n says how many prompt tokens were not looked at again.
         """
         hooks = Hooks(progress)
         if isinstance(messages, Sequence) and not messages:
             raise RequestError("messages: there are none, wanted at least one")
         prompt = ChatPrompt(self.model, messages, tools, template_variables(template_kwargs))
-        asked = SparseRequest(specprefill, spec, kept_ranges, prompt.facts)
+        form = grammar_of(schema, grammar)
+        asked = SparseRequest(specprefill, spec, kept_ranges, with_grammar(prompt.facts, form))
         if kept_ranges is not None or self._pair(asked) is not None:
             asked = replace(asked, protected=prompt.protected)
         options = AnswerOptions(
@@ -115,6 +118,7 @@ class Session:
             decode=self._decode if decode is None else decode,
             stop=tuple(stop) if isinstance(stop, list) else stop,
             whole=whole,
+            grammar=form,
         )
         yield from self.stream_ids(prompt.token_ids, options, hooks)
 

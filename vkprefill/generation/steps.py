@@ -22,6 +22,7 @@ from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.step_input import Best
 from vkprefill.errors import OutOfMemoryError
 from vkprefill.generation.sampling import Sampler
+from vkprefill.grammar.matcher import Matcher
 from vkprefill.specprefill import guards
 
 
@@ -77,17 +78,18 @@ def generate_step(
     positions: Sequence[int] | None = None,
     progress: PrefillProgress | None = None,
     between: Callable[[], bool] | None = None,
+    matcher: Matcher | None = None,
 ) -> Iterator[int]:
     """Sampled token ids, without end: prefill token_ids, then decode. When a token is given out, the cache holds all
     before it.
 
     drafting: None for plain decoding; limit: tokens that will be asked for (None: as many as there is room for);
     positions: of token_ids (None: following those in the cache); between: called before each round, when all tokens of
-    those before were given out; True ends the answer there.
+    those before were given out; True ends the answer there; matcher: says which tokens may be drawn.
 
     Adds to timings as it goes.
     """
-    steps = _Steps(model, cache, sampler, drafting or Drafting(), timings)
+    steps = _Steps(model, cache, sampler, drafting or Drafting(), timings, matcher)
     start = time.perf_counter()
     tokens = iter([steps.prefill(token_ids, positions, progress)])
     now = time.perf_counter()
@@ -109,16 +111,26 @@ def generate_step(
 class _Steps:
     """An answer in the making."""
 
-    def __init__(self, model: Model, cache: Cache, sampler: Sampler, drafting: Drafting, timings: Timings) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cache: Cache,
+        sampler: Sampler,
+        drafting: Drafting,
+        timings: Timings,
+        matcher: Matcher | None,
+    ) -> None:
         self._model, self._cache, self._sampler, self._drafting = model, cache, sampler, drafting
-        self._timings = timings
+        self._timings, self._matcher = timings, matcher
+        self._allowed: np.ndarray | None = None  # the matcher's bits, for each row of the run
         self._generated: list[int] = []  # distinct tokens that the penalty applies to
 
     def prefill(
         self, token_ids: Sequence[int], positions: Sequence[int] | None, progress: PrefillProgress | None
     ) -> int:
         """The first token of the answer."""
-        best, more = self._best(), {"positions": positions, "progress": progress}
+        self._allowed_for([])
+        best, more = self._best(1), {"positions": positions, "progress": progress}
         if best:
             return self._sample(*self._model.prefill_candidates(token_ids, self._cache, best, **more))
         logits = self._model.prefill(token_ids, cache=self._cache, **more)
@@ -130,7 +142,7 @@ class _Steps:
         left: tokens that will be asked for.
         """
         start = time.perf_counter()
-        drafted = self._drafting.propose(token_id, self._cache, left - 1)
+        drafted = self._allowed_for(self._drafting.propose(token_id, self._cache, left - 1))
         self._note(token_id)
         try:
             rows = self._run([token_id, *drafted])
@@ -141,8 +153,8 @@ class _Steps:
         seconds = time.perf_counter() - start
         self._timings.draft_n += len(drafted)
         accepted = 0
-        for guess in (*drafted, None):
-            token_id = self._sample(*rows.take())
+        for row, guess in enumerate((*drafted, None)):
+            token_id = self._sample(*rows.take(), row)
             accepted += token_id == guess
             self._timings.draft_n_accepted += token_id == guess
             yield token_id
@@ -152,19 +164,34 @@ class _Steps:
         self._drafting.note(len(drafted), accepted, seconds)
 
     def _run(self, token_ids: list[int]) -> Rows:
-        return self._model.run_rows(token_ids, self._cache, self._best())
+        return self._model.run_rows(token_ids, self._cache, self._best(len(token_ids)))
 
-    def _best(self) -> Best | None:
+    def _allowed_for(self, drafted: list[int]) -> list[int]:
+        """The drafts that may be; what may be drawn from each row is known from here on."""
+        if self._matcher is not None:
+            drafted, self._allowed = self._matcher.rows(drafted)
+        return drafted
+
+    def _best(self, rows: int) -> Best | None:
         """What the sampler draws from, if the device can sort that out; None: the whole row of logits."""
         count = self._sampler.num_candidates
         if count is None:
             return None
-        return Best(min(count, self._model.config.vocab_size), self._sampler.config.presence_penalty, self._generated)
+        allowed = None if self._allowed is None else self._allowed[:rows]
+        penalty = self._sampler.config.presence_penalty
+        return Best(min(count, self._model.config.vocab_size), penalty, self._generated, allowed)
 
-    def _sample(self, token_ids: np.ndarray, logits: np.ndarray) -> int:
-        if self._sampler.num_candidates is None:  # others come with the penalty taken off
+    def _sample(self, token_ids: np.ndarray, logits: np.ndarray, row: int = 0) -> int:
+        if self._sampler.num_candidates is None:  # others come with the penalty taken off, and only those allowed
             logits[self._generated] -= np.float32(self._sampler.config.presence_penalty)
-        return self._sampler.sample(token_ids, logits)
+            if self._allowed is not None:
+                bits = np.unpackbits(self._allowed[row].view(np.uint8), bitorder="little")
+                may = bits[: len(logits)].view(bool)
+                token_ids, logits = token_ids[may], logits[may]
+        token_id = self._sampler.sample(token_ids, logits)
+        if self._matcher is not None:
+            self._matcher.push(token_id)
+        return token_id
 
     def _note(self, token_id: int) -> None:
         if self._sampler.config.presence_penalty and token_id not in self._generated:

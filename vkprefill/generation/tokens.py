@@ -14,10 +14,12 @@ from vkprefill.errors import ContextLengthError
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart, cut_at_stops
 from vkprefill.generation.steps import Timings, generate_step
+from vkprefill.grammar.matcher import Matcher
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import Plan, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.specprefill.unused import NO_DRAFT, Use, unused
+from vkprefill.text.answer_text import ends_in_thinking
 
 
 def stream_tokens(
@@ -58,6 +60,9 @@ def _stream_tokens(
     run_ids = np.asarray(token_ids)[plan.kept]
     sampler = hooks.make_sampler(options.sampling)
     drafting = drafting_for(model, options.decode, token_ids, num_rows)
+    matcher = None
+    if options.grammar is not None:
+        matcher = Matcher(model.tokenizer, options.grammar, ends_in_thinking(model.tokenizer, token_ids))
     steps = generate_step(
         model,
         run_ids,
@@ -69,6 +74,7 @@ def _stream_tokens(
         positions=plan.kept,
         progress=hooks.progress,
         between=hooks.between,
+        matcher=matcher,
     )
     for token_id in steps:
         if timings.predicted_n == 1:

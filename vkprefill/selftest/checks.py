@@ -54,22 +54,32 @@ def _move_rows(trial: Trial) -> None:
 
 
 def _top_k(trial: Trial) -> None:
-    """Rows of logits of tokens that run together: in row r, tokens 1 to r are seen too."""
+    """Rows of logits of tokens that run together: in row r, tokens 1 to r are seen too. All may be candidates, then
+    some.
+    """
     logits = np.round(trial.normal(ROWS, VOCAB), 2).astype(np.float32)  # many are equal
     seen, ids = trial.rng.choice(VOCAB, 500, replace=False), trial.rng.choice(VOCAB, ROWS).astype(np.uint32)
-    bits = np.zeros(round_up(VOCAB, 32), np.uint8)
-    bits[seen] = 1
     penalty = int(np.float32(PENALTY).view(np.uint32))
-    p = trial.program(ROWS, PENALTY=penalty, NUM_CANDIDATES=CANDIDATES)
-    candidates, block_best = trial.words(ROWS, MAX_CANDIDATES, 2), trial.words(ROWS, ceil_div(VOCAB, 64), 2)
-    marked = trial.put(np.packbits(bits, bitorder="little").view(np.uint32))
-    kernels.top_k(p, trial.put(logits), marked, trial.put(ids), block_best, candidates)
-    p.run()
-    best = [
-        reference.best_tokens(row, CANDIDATES, np.union1d(seen, ids[1 : r + 1]), PENALTY)
-        for r, row in enumerate(logits)
-    ]
-    found = candidates.read()[:, :CANDIDATES]
-    trial.compare(p, found[..., 1], np.stack([ids for ids, _ in best]), EXACT)
-    values = np.ascontiguousarray(found[..., 0]).view(np.float32)
-    trial.compare(p, values, np.stack([values for _, values in best]), EXACT)
+    for some in (False, True):
+        allowed = trial.rng.random((ROWS, VOCAB)) < (0.5 if some else 1)
+        mask = np.concatenate([np.array([some], np.uint32), _bits(allowed).reshape(-1)])
+        p = trial.program(ROWS, PENALTY=penalty, NUM_CANDIDATES=CANDIDATES)
+        candidates, block_best = trial.words(ROWS, MAX_CANDIDATES, 2), trial.words(ROWS, ceil_div(VOCAB, 64), 2)
+        marked = trial.put(_bits(np.isin(np.arange(VOCAB), seen)))
+        kernels.top_k(p, trial.put(logits), marked, trial.put(ids), trial.put(mask), block_best, candidates)
+        p.run()
+        best = [
+            reference.best_tokens(row, CANDIDATES, np.union1d(seen, ids[1 : r + 1]), PENALTY, allowed[r])
+            for r, row in enumerate(logits)
+        ]
+        found = candidates.read()[:, :CANDIDATES]
+        trial.compare(p, found[..., 1], np.stack([ids for ids, _ in best]), EXACT)
+        values = np.ascontiguousarray(found[..., 0]).view(np.float32)
+        trial.compare(p, values, np.stack([values for _, values in best]), EXACT)
+
+
+def _bits(marks: np.ndarray) -> np.ndarray:
+    """bool [.., V] -> uint32 [.., V / 32]"""
+    room = round_up(marks.shape[-1], 32) - marks.shape[-1]
+    whole = np.concatenate([marks, np.zeros((*marks.shape[:-1], room), bool)], axis=-1)
+    return np.packbits(whole, axis=-1, bitorder="little").view(np.uint32)

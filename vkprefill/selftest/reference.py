@@ -112,11 +112,15 @@ def pooled(rows: np.ndarray, size: int) -> np.ndarray:
     return (sums[..., end] - sums[..., begin]) / (end - begin)
 
 
-def best_tokens(logits: np.ndarray, count: int, seen: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-    """(ids, logits) of the greatest, equal ones by rising id; the float32 penalty is taken off those of `seen`."""
+def best_tokens(
+    logits: np.ndarray, count: int, seen: np.ndarray, penalty: float, allowed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, logits) of the greatest, equal ones by rising id, of those `allowed` (bool [V]); the float32 penalty is
+    taken off those of `seen`.
+    """
     lowered = logits.copy()
     lowered[seen] -= np.float32(penalty)
-    ids = np.lexsort((np.arange(len(lowered)), -lowered))[:count]
+    ids = np.lexsort((np.arange(len(lowered)), -np.where(allowed, lowered, -np.inf)))[:count]
     return ids, lowered[ids]
 
 

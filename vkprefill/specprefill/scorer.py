@@ -205,8 +205,8 @@ class Scorer:
         """Run a token that the draft made up; the best next one. It is not noted: the next call goes back to the mark
         before it.
         """
-        run, began = self.draft.runner, time.perf_counter()
-        found = run.decode(token, self._prompts.cache, lambda: run.candidates(1), best=Best(1), program=programs.decode)
+        run, best, began = self.draft.runner, Best(1), time.perf_counter()
+        found = run.decode(token, self._prompts.cache, lambda: run.candidates(best), best=best, program=programs.decode)
         run.meter.of(programs.kind).decoded(time.perf_counter() - began)
         return int(found[0][0])
 

@@ -100,6 +100,11 @@ class Tokenizer:
         """The bytes a token stands for, a special token's text included. RequestError for an id out of range."""
         return self._token_bytes(token_id, special=True)
 
+    def all_bytes(self) -> list[bytes]:
+        """token_bytes of every token in turn; none of those that stand for nothing."""
+        kinds = enumerate(self._vocabulary.token_types)
+        return [b"" if kind == TokenType.UNUSED else self._token_bytes(token_id, True) for token_id, kind in kinds]
+
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of `text`. Qwen's vocabularies have it in Unicode's composed form: `decode` gives that back, so "e"
         and a combining accent come back as one character.

@@ -25,6 +25,17 @@ from vkprefill.text.strict_json import loads
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION, CLOSE_FUNCTION = "<function=", "</function>"
 PARAMETER, CLOSE_PARAMETER = "<parameter=", "</parameter>"
+TEXT = frozenset(["string"])
+TYPES = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+    "array": list,
+    "object": dict,
+}
+MOST_STEPS = 16  # of references, and of kinds inside of kinds
 LONGEST = max(map(len, (CLOSE, FUNCTION, CLOSE_FUNCTION, PARAMETER)))
 BLANK, WORD = re.compile(r"\s*"), re.compile(r"[^>\n]*")
 
@@ -183,8 +194,11 @@ class CallReader:
         self._key, self._word = None, []
 
     def _end(self) -> bool:
-        schema = _parameters_of(self._name, self._tools)
-        self.call = ToolCall(self._name, {key: _value(text, schema.get(key)) for key, text in self._values.items()})
+        root = _parameters_of(self._name, self._tools)
+        properties = root.get("properties")
+        schemas = properties if isinstance(properties, Mapping) else {}
+        kinds = {key: kinds_of(schemas[key], root) if key in schemas else TEXT for key in self._values}
+        self.call = ToolCall(self._name, {key: _value(text, kinds[key]) for key, text in self._values.items()})
         self.done = True
         return False
 
@@ -205,19 +219,62 @@ def _parameters_of(name: str, tools: Sequence[Mapping[str, object]]) -> Mapping[
     for tool in tools:
         function = tool["function"]
         if function["name"] == name:
-            properties = (function.get("parameters") or {}).get("properties")
-            return properties if isinstance(properties, Mapping) else {}
+            return function.get("parameters") or {}
     return {}
 
 
-def _value(text: str, schema: object) -> object:
-    """JSON where the schema asks for anything but text and the text is JSON; else the text."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else "string"
-    if kind == "string":
+def resolved(schema: object, root: Mapping[str, object]) -> object:
+    """What a schema refers to inside of `root`, if it refers to anything there."""
+    for _ in range(MOST_STEPS):
+        if not isinstance(schema, Mapping) or not str(schema.get("$ref", "")).startswith("#/"):
+            return schema
+        found: object = root
+        for step in str(schema["$ref"])[2:].split("/"):
+            step = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(step) if isinstance(found, Mapping) else None
+        schema = found
+    return schema
+
+
+def kinds_of(schema: object, root: Mapping[str, object], depth: int = 0) -> frozenset[str]:
+    """The JSON types that a schema names, inside of `root`; none where it says nothing of them."""
+    schema = resolved(schema, root)
+    if not isinstance(schema, Mapping):
+        return TEXT
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return frozenset([kind])
+    if isinstance(kind, list):
+        return frozenset(one for one in kind if isinstance(one, str))
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list):
+        return frozenset(name for name in TYPES if any(_is_a(name, value) for value in values))
+    kinds: frozenset[str] = frozenset()
+    for name in ("anyOf", "oneOf", "allOf"):
+        parts = schema.get(name)
+        for part in parts if isinstance(parts, list) and depth < MOST_STEPS else ():
+            if isinstance(part, Mapping):
+                kinds |= kinds_of(part, root, depth + 1)
+    return kinds
+
+
+def _is_a(name: str, value: object) -> bool:
+    """Whether a JSON value is of a type. 5.0 is an integer too."""
+    if isinstance(value, bool):
+        return name == "boolean"
+    if name == "integer":
+        return isinstance(value, int) or isinstance(value, float) and value.is_integer()
+    return isinstance(value, TYPES.get(name, ()))
+
+
+def _value(text: str, kinds: frozenset[str]) -> object:
+    """JSON where the schema asks for anything but text and the text is JSON of what it asks for; else the text."""
+    if kinds == TEXT:
         return text
     try:
         value = loads(text)
         json.dumps(value, ensure_ascii=False).encode()  # lone surrogates from escapes cannot be sent
     except (ValueError, RecursionError):
         return {"True": True, "False": False, "None": None}.get(text.strip(), text)
-    return text if isinstance(kind, list) and "string" in kind and isinstance(value, str) else value
+    may_be = any(_is_a(name, value) for name in kinds - TEXT)
+    return text if "string" in kinds and not may_be else value

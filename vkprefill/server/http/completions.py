@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from vkprefill.errors import ContextLengthError, RequestError
-from vkprefill.generation.options import AnswerOptions
+from vkprefill.generation.options import AnswerOptions, with_grammar
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.client import EngineClient
 from vkprefill.server.engine.jobs import CANCELLED, TOO_LONG, Done, Job, JobEvent, Piece, Progress, Queued
@@ -185,7 +185,8 @@ class Completion:
 
 def _job(request: AnswerRequest, prompt: Prompt) -> Job:
     spec = request.specprefill
-    asked = SparseRequest(spec.enabled, spec.settings, spec.kept_ranges, prompt.facts, prompt.protected)
+    facts = with_grammar(prompt.facts, request.grammar)
+    asked = SparseRequest(spec.enabled, spec.settings, spec.kept_ranges, facts, prompt.protected)
     return Job(
         0,
         tuple(prompt.token_ids),
@@ -198,6 +199,7 @@ def _job(request: AnswerRequest, prompt: Prompt) -> Job:
             request.decode,
             request.stop,
             whole=not request.stream,
+            grammar=request.grammar,
         ),
         num_logprobs=request.num_logprobs,
         want_progress=request.return_progress and request.stream,

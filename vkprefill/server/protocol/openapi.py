@@ -9,6 +9,7 @@ from vkprefill.server.protocol.tables import (
     COMPLETION,
     DETOKENIZE,
     MESSAGE,
+    RESPONSE_FORMAT,
     SPECPREFILL,
     TOKENIZE,
     TOOL,
@@ -60,7 +61,10 @@ def openapi_document(version: str) -> Json:
             },
         },
         "components": {
-            "schemas": {"Error": _error(), **{one.label: one.kind.schema() for one in (MESSAGE, TOOL, SPECPREFILL)}},
+            "schemas": {
+                "Error": _error(),
+                **{one.label: one.kind.schema() for one in (MESSAGE, TOOL, RESPONSE_FORMAT, SPECPREFILL)},
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],

@@ -10,7 +10,9 @@ from vkprefill.engine.sizes import MAX_DRAFTS
 from vkprefill.errors import RequestError
 from vkprefill.generation.prompt import THINKING, template_variables
 from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.grammar.grammars import Grammar
 from vkprefill.server.api_error import ApiError, bad_request
+from vkprefill.server.protocol.forms import form_of
 from vkprefill.server.protocol.kinds import Json, check
 from vkprefill.server.protocol.messages import Message, for_template
 from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION, DRAFTS, OF_DRAFTS
@@ -36,7 +38,7 @@ class SpecPrefillRequest:
 @dataclass(frozen=True)
 class AnswerRequest:
     """What chat and plain completions have in common. num_logprobs: None for none; cache_prompt: False to take nothing
-    from earlier prompts."""
+    from earlier prompts; grammar: what the answer has to be."""
 
     sampling: SamplingConfig
     max_tokens: int | None
@@ -48,6 +50,7 @@ class AnswerRequest:
     specprefill: SpecPrefillRequest
     cache_prompt: bool
     decode: SpecDecodeConfig
+    grammar: Grammar | None
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,14 @@ def parse_chat(body: Mapping[str, object], defaults: Defaults) -> ChatRequest:
     logprobs, top = asked.get("logprobs", False), asked.get("top_logprobs", 0)
     if top and not logprobs:
         raise bad_request("top_logprobs", f"found {top}, wanted only with logprobs: true")
+    conversation = _conversation(asked, defaults)
+    grammar = form_of(asked, conversation.tools)
+    if grammar is not None and conversation.continued:
+        raise bad_request("continue_final_message", "the answer has a form of its own, so it cannot go on with one")
     return ChatRequest(
         **_common(asked, defaults, top if logprobs else None),
-        conversation=_conversation(asked, defaults),
+        grammar=grammar,
+        conversation=conversation,
         split_reasoning=asked.get("reasoning_format") != "none",
     )
 
@@ -115,7 +123,8 @@ def parse_completion(body: Mapping[str, object], defaults: Defaults) -> Completi
     prompt, logprobs = asked["prompt"], asked.get("logprobs", False)
     if isinstance(prompt, list) and isinstance(prompt[0], str | list):
         prompt = prompt[0]  # a list of one prompt
-    return CompletionRequest(**_common(asked, defaults, None if logprobs is False else logprobs), prompt=prompt)
+    common = _common(asked, defaults, None if logprobs is False else logprobs)
+    return CompletionRequest(**common, grammar=form_of(asked, None), prompt=prompt)
 
 
 def parse_conversation(body: Mapping[str, object], defaults: Defaults) -> Conversation:

@@ -13,6 +13,7 @@ from numbers import Integral
 from vkprefill.drafting.settings import SPELLINGS
 from vkprefill.generation.prompt import SWITCH
 from vkprefill.generation.sampling import LIMITS
+from vkprefill.grammar.grammars import MAX_CHARACTERS
 from vkprefill.server.protocol.kinds import (
     Boolean,
     Choice,
@@ -41,7 +42,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 NOTHING: tuple[object, ...] = ()
 OFF, ON, ZERO, ONE, EMPTY = (False,), (True,), (0,), (1,), ("", [], {})
-NO_GRAMMAR = ": there is no grammar-guided sampling"
+OF_FORM = "; use response_format or grammar"
 
 # Fields of other servers that would change the answer and are not done here: the values that ask for nothing.
 NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -91,8 +92,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "n_indent": ZERO,
     "truncate_prompt_tokens": (-1,),
     # its form
-    "grammar": EMPTY,
-    "json_schema": NOTHING,  # an empty schema asks for JSON too
     "guided_json": NOTHING,
     "guided_regex": EMPTY,
     "guided_choice": EMPTY,
@@ -105,7 +104,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 NEUTRAL_IN_CHAT: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "parallel_tool_calls": ON,
     "parse_tool_calls": ON,
     "chat_template": NOTHING,
     "documents": ([],),
@@ -131,7 +129,8 @@ HINTS = {
     "repeat_penalty": "; use presence_penalty",
     "frequency_penalty": "; use presence_penalty",
     "stop_token_ids": "; use stop",
-    **{name: NO_GRAMMAR for name, values in NEUTRAL.items() if values == EMPTY},
+    **{name: OF_FORM for name, values in NEUTRAL.items() if values == EMPTY},
+    "guided_json": OF_FORM,
 }
 
 
@@ -186,6 +185,18 @@ SPECPREFILL = Named(
         "true, false or an object of settings",
     ),
 )
+SCHEMA = Noted("a JSON schema that the answer is to follow", Either((Record(), Choice(ON))))
+RESPONSE_FORMAT = Named(
+    "ResponseFormat",
+    Record(
+        {
+            "type": Choice(("text", "json_object", "json_schema")),
+            "json_schema": Record({"name": Text(), "description": Text(), "schema": SCHEMA, "strict": Boolean()}),
+            "schema": Noted("the same, as llama-server has it", SCHEMA),
+        },
+        ("type",),
+    ),
+)
 DRAFTS: dict[str, Kind] = {
     "type": Choice(SPELLINGS),
     "n_max": Noted("0: none", Whole(0)),
@@ -208,7 +219,9 @@ COMMON: dict[str, Kind] = {
     "cache_prompt": Boolean(),
     "speculative": Record(DRAFTS, closed=""),
     **{OF_DRAFTS + name: kind for name, kind in DRAFTS.items()},
-    "response_format": Record({"type": Choice(("text",), NO_GRAMMAR)}),
+    "response_format": RESPONSE_FORMAT,
+    "json_schema": SCHEMA,
+    "grammar": Noted("in GBNF, its first rule named root; empty: none", Text(0, MAX_CHARACTERS)),
     "specprefill": SPECPREFILL,
     "specprefill_details": Boolean(),
     "specprefill_keep_pct": KEEP,
@@ -254,16 +267,28 @@ TOOL = Named(
     Record(
         {
             "type": Choice(("function",)),
-            "function": Record({"name": Text(1), "description": Text(), "parameters": Record()}, ("name",)),
+            "function": Record(
+                {
+                    "name": Text(1),
+                    "description": Text(),
+                    "parameters": Record(),
+                    "strict": Noted("true: arguments are those that the parameters describe", Boolean()),
+                },
+                ("name",),
+            ),
         },
         ("function",),
     ),
+)
+NAMED_TOOL = Record(
+    {"type": Choice(("function",)), "function": Record({"name": Text(1)}, ("name",))}, ("type", "function")
 )
 THINKING = Choice((True, False, 0, 1, *SWITCH))
 TEMPLATE: dict[str, Kind] = {
     "messages": Items(MESSAGE, least=1),
     "tools": Items(Untouched("as the chat template is to see it", TOOL)),
-    "tool_choice": Choice(("auto", "none"), ": a call cannot be forced"),
+    "tool_choice": Either((Choice(("auto", "none", "required")), NAMED_TOOL), "auto, none, required or a function"),
+    "parallel_tool_calls": Noted("false: at most one call", Boolean()),
     "chat_template_kwargs": Record({"enable_thinking": THINKING}),
     "enable_thinking": THINKING,
     "reasoning_effort": Noted("none: without thinking; all others: with it", Choice(EFFORTS)),
