@@ -92,6 +92,25 @@ def first_tokens(row: tuple[str, ...]) -> Expected:
     return [None, 100 * r["kept"] / tokens, *(r[name] for name in names)]
 
 
+def self_scored(row: tuple[str, ...]) -> Expected:
+    """CPU-seconds; what they take of the formula's, and the memory between the layers beside its bill."""
+    pair, tokens = row[0], int(row[1].replace(",", ""))
+    (r,) = (r for r in data(f"self_scoring_{pair_file(pair)}.json")["rows"] if r["tokens"] == tokens)
+    times = [r[f"{name}_s"] for name in ("dense", "draft", "self", "formula")]
+    rows = [r[f"rows_{what}"] / 2**20 for what in ("bytes", "bill")]
+    return [None, 100 * r["kept"], *times, r["self_s"] / r["formula_s"], *rows]
+
+
+def check_costs(row: tuple[str, ...]) -> Expected:
+    tokens, ways = int(row[0].replace(",", "")), ("dense", "sparse", "checked")
+    times = [
+        figure("check_cost.json", f"{what} of {tokens}, {way}", "CPU-s")
+        for what in ("first token", "whole answer")
+        for way in ways
+    ]
+    return [*times, times[-1] / times[3]]
+
+
 def pair_file(pair: str) -> str:
     return "builtin" if pair == "built-in" else pair.partition(",")[0]
 
@@ -203,6 +222,9 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     PEERS: drafts_beside,
     ("pair", "prompt", "kept", "dense s", "speculative s", "scoring", "look-ahead", "prefill", "predicted s", "ratio")
     + ("in CPU-s",): first_tokens,
+    ("pair", "prompt", "kept", "dense", "by the draft", "by itself", "formula", "of it")
+    + ("rows MiB", "billed"): self_scored,
+    ("prompt", "first token, dense", "sparse", "checked", "whole, dense", "sparse", "checked", "of dense"): check_costs,
     ("prompt", "kept", "dense", "speculative"): first_token_of_bench,
     ("CPU-s", "built-in, 2,048 tokens", "0.8B, 15 tokens", "4B, 15 tokens"): starts,
     ("model", "context", "bill", "accounted", "process", "driver", "process - driver - bill"): memory,
