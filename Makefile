@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up .venv first; a set-up that is current takes a second or two.
-.PHONY: setup demo smoke test test-all lint shaders clean
+.PHONY: setup demo smoke test test-all lint docs shaders clean
 
 setup:
 	@tools/setup.sh
@@ -24,6 +24,11 @@ lint: setup
 	@.venv/bin/ruff format --check .
 	@.venv/bin/python -m tools.check_figures
 	@.venv/bin/python -m tools.emulated.record
+
+# The documents as a site in build/docs/site, links checked.
+docs: setup
+	@.venv/bin/python -c 'import material' 2>/dev/null || .venv/bin/python -m pip install -q 'mkdocs-material>=9.6'
+	@PYTHONPATH=. .venv/bin/python tools/make_docs.py
 
 shaders: setup
 	@.venv/bin/python tools/compile_shaders.py

@@ -52,7 +52,7 @@ def offered(tmp_path_factory):
 
     def run(shell: str, script: Path, line: str) -> str:
         if shutil.which(shell) is None:
-            pytest.skip(f"{shell} is not installed")
+            pytest.skip(f"{shell} is not installed, a shell whose completion is tested")
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), "TERM": "dumb", "LC_ALL": "C.UTF-8"}
         done = subprocess.run(
             [*COMMANDS[shell], str(script), line],
