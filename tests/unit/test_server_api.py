@@ -218,8 +218,11 @@ def test_tool_choice_none_leaves_the_tools_out():
         ({"stop": ["x"] * 17}, "stop: found 17 in it, wanted 0 to 16"),
         ({"n": 2}, "n: found 2, which is not supported"),
         ({"n": True}, "n: found True"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty: found 0.5, which is not supported"),
-        ({"logit_bias": {"5": 1}}, "logit_bias: found an object"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty: found 2.5, wanted a number from -2 to 2"),
+        ({"logit_bias": {"5": 101}}, "logit_bias: found 101, wanted a number from -100 to 100 or false"),
+        ({"logit_bias": {"word": 1}}, "logit_bias: found 'word', wanted a whole number of at least 0"),
+        ({"repetition_penalty": 1.1, "repeat_penalty": 1.1}, "repetition_penalty: found one beside repeat_penalty"),
+        ({"ignore_eos": True, "json_schema": {}}, "ignore_eos: found one beside a form of the answer"),
         ({"guided_regex": "a+"}, "guided_regex: found 'a+', which is not supported; use response_format or grammar"),
         ({"functions": [{}]}, "functions: found a list, which is not supported; use tools"),
         (

@@ -28,10 +28,6 @@ def test_what_is_not_done_is_refused_and_neutral_values_pass(name):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ignore_eos", True),
-        ("min_tokens", 5),
-        ("stop_token_ids", [5]),
-        ("repetition_penalty", 1.1),
         ("typical_p", 0.9),
         ("dry_multiplier", 0.8),
         ("xtc_probability", 0.5),
@@ -40,10 +36,8 @@ def test_what_is_not_done_is_refused_and_neutral_values_pass(name):
         ("guided_json", {"type": "object"}),
         ("guided_regex", "a+"),
         ("structured_outputs", {"json": {}}),
-        ("logit_bias", [[5, 1]]),
         ("documents", [{}]),
         ("chat_template", "{{ x }}"),
-        ("thinking_budget", 100),
     ],
 )
 def test_refused_in_chat(name, value):

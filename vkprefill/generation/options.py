@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 
+from vkprefill.checks import MOST_INTEGER, check_number
 from vkprefill.display import printable
 from vkprefill.drafting.drafters import Drafting
 from vkprefill.drafting.settings import SpecDecodeConfig, check_config
@@ -28,7 +30,9 @@ class AnswerOptions:
     sparse: what is asked of speculative prefill; mark_at: rising lengths of the beginnings of the prompt that later
     prompts will share, the last being that of the history; cache_prompt: False to take nothing from earlier prompts;
     decode: how tokens are drafted; stop: texts that end the answer, which ends before them; whole: nobody reads the
-    answer before its end; grammar: what the answer has to be, after its reasoning.
+    answer before its end; grammar: what the answer has to be, after its reasoning;
+    stop_token_ids: tokens that end the answer as the model's own do; min_tokens: so many come before any of those;
+    ignore_eos: none of those is drawn; thinking_tokens: of the reasoning at most, after which it ends.
     """
 
     max_tokens: int | None = None
@@ -40,6 +44,10 @@ class AnswerOptions:
     stop: tuple[str, ...] = ()
     whole: bool = False
     grammar: Grammar | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    thinking_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, SamplingConfig):
@@ -50,6 +58,12 @@ class AnswerOptions:
             raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 1")
         if isinstance(self.stop, str) or not all(isinstance(text, str) and text for text in self.stop):
             raise RequestError(f"stop: found {printable(self.stop)}, wanted texts that are not empty")
+        check_number("min_tokens", self.min_tokens, Integral, 0, MOST_INTEGER)
+        if self.thinking_tokens is not None:
+            check_number("thinking_tokens", self.thinking_tokens, Integral, 0, MOST_INTEGER)
+        if self.grammar is not None and (self.ignore_eos or self.min_tokens):
+            name = "ignore_eos" if self.ignore_eos else "min_tokens"
+            raise RequestError(f"{name}: found {getattr(self, name)!r} beside a form that the answer has to end with")
         if not isinstance(self.grammar, Grammar | None):
             raise RequestError(f"grammar: found {type(self.grammar).__name__}, wanted a Grammar")
 

@@ -7,14 +7,14 @@ probabilities at temperature 1. The presence penalty is subtracted on the device
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 
 import numpy as np
 
 from vkprefill.checks import MOST_INTEGER, check_number, in_range, range_in_words
 from vkprefill.display import quoted
-from vkprefill.errors import GGUFError, ShapeError, VkPrefillError
+from vkprefill.errors import GGUFError, RequestError, ShapeError, VkPrefillError
 
 MAX_CANDIDATES = 64  # more than this the device does not sort out: the whole row of logits is read
 
@@ -25,6 +25,9 @@ LIMITS = {
     "top_p": (Real, 0, 1),
     "min_p": (Real, 0, 1),
     "presence_penalty": (Real, -2, 2),
+    "frequency_penalty": (Real, -2, 2),
+    "repeat_penalty": (Real, 0.01, 100),
+    "repeat_last_n": (Integral, -1, MOST_INTEGER),
     "seed": (Integral, 0, 2**64 - 1),
 }
 
@@ -50,6 +53,11 @@ class SamplingConfig:
         top_p: 0 to 1; keep the fewest most probable tokens whose probabilities add up to it; 1 keeps all.
         min_p: 0 to 1; keep tokens at least this times as probable as the first; 0 keeps all.
         presence_penalty: -2 to 2; subtracted once from the logits of tokens generated before.
+        frequency_penalty: -2 to 2; subtracted from the logits of tokens generated before, as often as they were.
+        repeat_penalty: 0.01 to 100; what positive logits of the last tokens, the prompt's too, are divided by, and
+            others multiplied with; 1 is off.
+        repeat_last_n: how many last tokens that is; 0 for none, -1 for all.
+        logit_bias: added to the logits of tokens, by id; a mapping, or pairs. Minus 100 keeps one out.
         seed: 0 to 2^64 - 1; None for a new one each time.
 
     Raises:
@@ -61,13 +69,17 @@ class SamplingConfig:
     top_p: float | None = None
     min_p: float | None = None
     presence_penalty: float | None = None
+    frequency_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                check_number(field.name, value, *LIMITS[field.name])
+        for name, limits in LIMITS.items():
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), *limits)
+        object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
 
     def resolve(self, metadata: Mapping[str, object], thinking: bool) -> "SamplingConfig":
         """Fill in the settings that are None, all but the seed.
@@ -90,6 +102,19 @@ class SamplingConfig:
         return config
 
 
+def _checked_bias(bias: object) -> tuple[tuple[int, float], ...]:
+    """Pairs of a token's id and what is added to its logit, by rising id."""
+    pairs = list(bias.items()) if isinstance(bias, Mapping) else bias
+    if isinstance(pairs, str) or not isinstance(pairs, Sequence):
+        raise RequestError(f"logit_bias: found {quoted(bias)}, wanted numbers by token id")
+    for pair in pairs:
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise RequestError(f"logit_bias: found {quoted(pair)}, wanted a token id and a number")
+        check_number("logit_bias: a token id", pair[0], Integral, 0, MOST_INTEGER)
+        check_number("logit_bias", pair[1], Real, -1e6, 1e6)
+    return tuple(sorted((int(token_id), float(value)) for token_id, value in dict(map(tuple, pairs)).items()))
+
+
 def new_seed() -> int:
     """A random one."""
     return secrets.randbits(32)
@@ -105,9 +130,9 @@ class Sampler:
 
     def __init__(self, config: SamplingConfig) -> None:
         """RequestError if a setting other than the seed is None."""
-        for field in fields(config):
-            if field.name != "seed":
-                check_number(field.name, getattr(config, field.name), *LIMITS[field.name])
+        for name, limits in LIMITS.items():
+            if name != "seed":
+                check_number(name, getattr(config, name), *limits)
         self.config = config
         self.seed = new_seed() if config.seed is None else int(config.seed)
         self._random = np.random.Generator(np.random.PCG64(self.seed))

@@ -21,8 +21,9 @@ from vkprefill.engine.rows import Rows
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.engine.step_input import Best
 from vkprefill.errors import OutOfMemoryError
+from vkprefill.generation.choices import Choices
+from vkprefill.generation.penalties import Penalties
 from vkprefill.generation.sampling import Sampler
-from vkprefill.grammar.matcher import Matcher
 from vkprefill.specprefill import guards
 
 
@@ -78,18 +79,21 @@ def generate_step(
     positions: Sequence[int] | None = None,
     progress: PrefillProgress | None = None,
     between: Callable[[], bool] | None = None,
-    matcher: Matcher | None = None,
+    choices: Choices | None = None,
+    prompt: Sequence[int] | None = None,
 ) -> Iterator[int]:
     """Sampled token ids, without end: prefill token_ids, then decode. When a token is given out, the cache holds all
     before it.
 
     drafting: None for plain decoding; limit: tokens that will be asked for (None: as many as there is room for);
     positions: of token_ids (None: following those in the cache); between: called before each round, when all tokens of
-    those before were given out; True ends the answer there; matcher: says which tokens may be drawn.
+    those before were given out; True ends the answer there; choices: says which tokens may be drawn (None:
+    all); prompt: all of it, for penalties (None: token_ids).
 
     Adds to timings as it goes.
     """
-    steps = _Steps(model, cache, sampler, drafting or Drafting(), timings, matcher)
+    penalties = Penalties(sampler.config, token_ids if prompt is None else prompt, model.config.vocab_size)
+    steps = _Steps(model, cache, sampler, drafting or Drafting(), timings, choices, penalties)
     start = time.perf_counter()
     tokens = iter([steps.prefill(token_ids, positions, progress)])
     now = time.perf_counter()
@@ -118,12 +122,12 @@ class _Steps:
         sampler: Sampler,
         drafting: Drafting,
         timings: Timings,
-        matcher: Matcher | None,
+        choices: Choices | None,
+        penalties: Penalties,
     ) -> None:
         self._model, self._cache, self._sampler, self._drafting = model, cache, sampler, drafting
-        self._timings, self._matcher = timings, matcher
-        self._allowed: np.ndarray | None = None  # the matcher's bits, for each row of the run
-        self._generated: list[int] = []  # distinct tokens that the penalty applies to
+        self._timings, self._choices, self._penalties = timings, choices, penalties
+        self._allowed: np.ndarray | None = None  # the bits of what may be drawn, for each row of the run
 
     def prefill(
         self, token_ids: Sequence[int], positions: Sequence[int] | None, progress: PrefillProgress | None
@@ -143,7 +147,7 @@ class _Steps:
         """
         start = time.perf_counter()
         drafted = self._allowed_for(self._drafting.propose(token_id, self._cache, left - 1))
-        self._note(token_id)
+        self._penalties.note(token_id)
         try:
             rows = self._run([token_id, *drafted])
         except OutOfMemoryError:  # a page more may be wanted for the drafts than for the token
@@ -160,7 +164,7 @@ class _Steps:
             yield token_id
             if token_id != guess or not rows.open:
                 break
-            self._note(token_id)
+            self._penalties.note(token_id)
         self._drafting.note(len(drafted), accepted, seconds)
 
     def _run(self, token_ids: list[int]) -> Rows:
@@ -168,31 +172,31 @@ class _Steps:
 
     def _allowed_for(self, drafted: list[int]) -> list[int]:
         """The drafts that may be; what may be drawn from each row is known from here on."""
-        if self._matcher is not None:
-            drafted, self._allowed = self._matcher.rows(drafted)
+        if self._choices is not None:
+            drafted, self._allowed = self._choices.rows(drafted)
         return drafted
 
     def _best(self, rows: int) -> Best | None:
         """What the sampler draws from, if the device can sort that out; None: the whole row of logits."""
         count = self._sampler.num_candidates
-        if count is None:
+        if count is None or self._penalties.whole:
             return None
         allowed = None if self._allowed is None else self._allowed[:rows]
         penalty = self._sampler.config.presence_penalty
-        return Best(min(count, self._model.config.vocab_size), penalty, self._generated, allowed)
+        return Best(min(count, self._model.config.vocab_size), penalty, self._penalties.seen, allowed)
 
     def _sample(self, token_ids: np.ndarray, logits: np.ndarray, row: int = 0) -> int:
-        if self._sampler.num_candidates is None:  # others come with the penalty taken off, and only those allowed
-            logits[self._generated] -= np.float32(self._sampler.config.presence_penalty)
+        count = self._sampler.num_candidates
+        if count is None or self._penalties.whole:  # else the device has done all this
+            self._penalties.apply(logits)
             if self._allowed is not None:
                 bits = np.unpackbits(self._allowed[row].view(np.uint8), bitorder="little")
                 may = bits[: len(logits)].view(bool)
                 token_ids, logits = token_ids[may], logits[may]
+            if count is not None and count < len(logits):
+                best = logits >= np.partition(logits, -count)[-count]
+                token_ids, logits = token_ids[best], logits[best]
         token_id = self._sampler.sample(token_ids, logits)
-        if self._matcher is not None:
-            self._matcher.push(token_id)
+        if self._choices is not None:
+            self._choices.push(token_id)
         return token_id
-
-    def _note(self, token_id: int) -> None:
-        if self._sampler.config.presence_penalty and token_id not in self._generated:
-            self._generated.append(token_id)

@@ -11,15 +11,14 @@ from vkprefill.drafting.drafters import drafting_for
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.errors import ContextLengthError
+from vkprefill.generation.choices import choices_for
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart, cut_at_stops
 from vkprefill.generation.steps import Timings, generate_step
-from vkprefill.grammar.matcher import Matcher
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import Plan, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.specprefill.unused import NO_DRAFT, Use, unused
-from vkprefill.text.answer_text import ends_in_thinking
 
 
 def stream_tokens(
@@ -55,14 +54,12 @@ def _stream_tokens(
     room = cache.max_context - num_rows
     if room < 1:
         raise ContextLengthError.of_prompt(num_rows, cache.max_context)
+    ends = model.tokenizer.eog_token_ids | {*options.stop_token_ids}
     limit = min(room + 1, options.max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
     run_ids = np.asarray(token_ids)[plan.kept]
     sampler = hooks.make_sampler(options.sampling)
     drafting = drafting_for(model, options.decode, token_ids, num_rows)
-    matcher = None
-    if options.grammar is not None:
-        matcher = Matcher(model.tokenizer, options.grammar, ends_in_thinking(model.tokenizer, token_ids))
     steps = generate_step(
         model,
         run_ids,
@@ -74,12 +71,13 @@ def _stream_tokens(
         positions=plan.kept,
         progress=hooks.progress,
         between=hooks.between,
-        matcher=matcher,
+        choices=choices_for(model.tokenizer, options, token_ids),
+        prompt=token_ids,
     )
     for token_id in steps:
         if timings.predicted_n == 1:
             report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - hooks.started) * 1e3
-        if token_id in model.tokenizer.eog_token_ids:
+        if token_id in ends:
             yield GenerationPart(decoder.finish(), None, timings, report, "stop")
             return
         last = timings.predicted_n == limit

@@ -53,7 +53,7 @@ class Matcher:
         if ahead:
             self._matcher.rollback(ahead)
             self._check()
-        return allowed, np.stack(rows)
+        return allowed, np.stack(rows)  # a copy, which the caller may change
 
     def push(self, token_id: int) -> None:
         """The answer's next token, one that is allowed."""

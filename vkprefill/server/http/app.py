@@ -27,6 +27,7 @@ from vkprefill.server.protocol.openapi import openapi_document
 from vkprefill.server.protocol.requests import parse_conversation
 from vkprefill.server.protocol.tables import DETOKENIZE, TOKENIZE
 
+STARTS = ("/v1", "")  # of paths: some clients are given the one, some the other
 VERSION = importlib.metadata.version("vkprefill")
 PUBLIC_PATHS = ("/health", "/openapi.json")  # and the page, which asks for the key
 PAGE_HEADERS = {
@@ -116,13 +117,13 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
 
     routes = [
         Route("/health", health),
-        Route("/v1/models", models),
+        *(Route(f"{start}/models", models) for start in STARTS),
         Route("/v1/models/{name:path}", model),
         Route("/props", get_props),
         Route("/metrics", metrics),
         Route("/openapi.json", openapi),
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/completions", completion, methods=["POST"]),
+        *(Route(f"{start}/chat/completions", chat, methods=["POST"]) for start in STARTS),
+        *(Route(f"{start}/completions", completion, methods=["POST"]) for start in STARTS),
         Route("/tokenize", on_text("content", tokenize), methods=["POST"]),
         Route("/detokenize", on_text("tokens", detokenize), methods=["POST"]),
         Route("/apply-template", on_text("messages", apply_template), methods=["POST"]),

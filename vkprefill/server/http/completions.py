@@ -200,6 +200,7 @@ def _job(request: AnswerRequest, prompt: Prompt) -> Job:
             request.stop,
             whole=not request.stream,
             grammar=request.grammar,
+            **request.ends,
         ),
         num_logprobs=request.num_logprobs,
         want_progress=request.return_progress and request.stream,

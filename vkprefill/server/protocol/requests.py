@@ -9,17 +9,27 @@ from vkprefill.drafting.settings import NONE, SpecDecodeConfig
 from vkprefill.engine.sizes import MAX_DRAFTS
 from vkprefill.errors import RequestError
 from vkprefill.generation.prompt import THINKING, template_variables
-from vkprefill.generation.sampling import SamplingConfig
+from vkprefill.generation.sampling import LIMITS, SamplingConfig
 from vkprefill.grammar.grammars import Grammar
 from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.protocol.forms import form_of
-from vkprefill.server.protocol.kinds import Json, check
+from vkprefill.server.protocol.kinds import Json, Wrong, check
 from vkprefill.server.protocol.messages import Message, for_template
-from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION, DRAFTS, OF_DRAFTS
+from vkprefill.server.protocol.tables import (
+    APPLY_TEMPLATE,
+    BIAS_OF_ONE,
+    BUDGETS,
+    CHAT,
+    COMPLETION,
+    DRAFTS,
+    OF_DRAFTS,
+    TOKEN_ID,
+)
 from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
 from vkprefill.text.chat_template import begun_answer
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "seed")
+SAMPLING = tuple(LIMITS)
+NEVER = -1e6  # a bias after which a token is not drawn while there is any other
 SETTINGS = ("kept_ranges", *(setting.name for setting in fields(SpecPrefillConfig)))
 KEEP_FIELDS = ("specprefill_keep_pct", "speculative_prefill_keep_pct")
 
@@ -38,7 +48,8 @@ class SpecPrefillRequest:
 @dataclass(frozen=True)
 class AnswerRequest:
     """What chat and plain completions have in common. num_logprobs: None for none; cache_prompt: False to take nothing
-    from earlier prompts; grammar: what the answer has to be."""
+    from earlier prompts; grammar: what the answer has to be; ends: arguments of AnswerOptions that say
+    where it ends."""
 
     sampling: SamplingConfig
     max_tokens: int | None
@@ -51,6 +62,7 @@ class AnswerRequest:
     cache_prompt: bool
     decode: SpecDecodeConfig
     grammar: Grammar | None
+    ends: Json
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,7 @@ def parse_chat(body: Mapping[str, object], defaults: Defaults) -> ChatRequest:
     return ChatRequest(
         **_common(asked, defaults, top if logprobs else None),
         grammar=grammar,
+        ends=_ends(asked, grammar),
         conversation=conversation,
         split_reasoning=asked.get("reasoning_format") != "none",
     )
@@ -124,7 +137,8 @@ def parse_completion(body: Mapping[str, object], defaults: Defaults) -> Completi
     if isinstance(prompt, list) and isinstance(prompt[0], str | list):
         prompt = prompt[0]  # a list of one prompt
     common = _common(asked, defaults, None if logprobs is False else logprobs)
-    return CompletionRequest(**common, grammar=form_of(asked, None), prompt=prompt)
+    grammar = form_of(asked, None)
+    return CompletionRequest(**common, grammar=grammar, ends=_ends(asked, grammar), prompt=prompt)
 
 
 def parse_conversation(body: Mapping[str, object], defaults: Defaults) -> Conversation:
@@ -189,7 +203,42 @@ def _sampling(asked: Json, base: SamplingConfig) -> SamplingConfig:
         given["seed"] = None
     if given.get("top_k") == -1:
         given["top_k"] = 0
+    if "repetition_penalty" in asked:
+        if "repeat_penalty" in asked:
+            raise bad_request("repetition_penalty", "found one beside repeat_penalty, wanted one of them")
+        given |= {"repeat_penalty": asked["repetition_penalty"], "repeat_last_n": -1}
+    if "logit_bias" in asked:
+        given["logit_bias"] = _bias(asked["logit_bias"])
     return replace(base, **given)
+
+
+def _bias(given: Json | list[list[object]]) -> tuple[tuple[int, float], ...]:
+    """Pairs of a token id and what is added to its logit."""
+    biases = []
+    for key, value in given.items() if isinstance(given, dict) else given:
+        if isinstance(key, str) and key.isascii() and key.isdecimal():
+            key = int(key[:20])
+        try:
+            token_id = TOKEN_ID.read(key)
+            bias = BIAS_OF_ONE.read(value)
+        except Wrong as wrong:
+            raise bad_request("logit_bias", wrong.message) from None
+        biases.append((token_id, NEVER if bias is False else bias))
+    return tuple(biases)
+
+
+def _ends(asked: Json, grammar: Grammar | None) -> Json:
+    """The fields of where an answer ends, but for max_tokens and stop."""
+    for name in ("ignore_eos", "min_tokens"):
+        if grammar is not None and asked.get(name):
+            raise bad_request(name, "found one beside a form of the answer, which says where it ends")
+    budgets = [asked[name] for name in BUDGETS if asked.get(name, -1) >= 0]
+    return {
+        "ignore_eos": asked.get("ignore_eos", False),
+        "min_tokens": asked.get("min_tokens", 0),
+        "stop_token_ids": tuple(asked.get("stop_token_ids", ())),
+        "thinking_tokens": min(budgets, default=None),
+    }
 
 
 def _decode(asked: Json, base: SpecDecodeConfig) -> SpecDecodeConfig:

@@ -62,9 +62,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "return_token_ids": OFF,
     "return_tokens_as_token_ids": OFF,
     # which tokens are likely
-    "frequency_penalty": ZERO,
-    "repeat_penalty": ONE,
-    "repetition_penalty": ONE,
     "dry_multiplier": ZERO,
     "xtc_probability": ZERO,
     "typical_p": ONE,
@@ -77,15 +74,11 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "smoothing_factor": ZERO,
     "min_keep": (0, 1),
     "samplers": NOTHING,
-    "logit_bias": ({}, []),
     "logits_processors": ([],),
     "allowed_token_ids": NOTHING,
     "bad_words": ([],),
     "lora": ([],),
     # where the answer ends
-    "ignore_eos": OFF,
-    "min_tokens": ZERO,
-    "stop_token_ids": ([],),
     "include_stop_str_in_output": OFF,
     "skip_special_tokens": ON,
     "t_max_predict_ms": (0, -1),
@@ -113,10 +106,6 @@ NEUTRAL_IN_CHAT: dict[str, tuple[object, ...]] = {
     "reasoning": ({},),
     "think": NOTHING,
     "thinking": NOTHING,
-    "thinking_budget": (-1,),
-    "thinking_budget_tokens": (-1,),
-    "thinking_token_budget": (-1,),
-    "reasoning_budget": (-1,),
 }
 HINTS = {
     "n": ", wanted 1: ask again for another answer",
@@ -125,10 +114,6 @@ HINTS = {
     "think": "; use enable_thinking",
     "thinking": "; use enable_thinking",
     "documents": "; use chat_template_kwargs",
-    "repetition_penalty": "; use presence_penalty",
-    "repeat_penalty": "; use presence_penalty",
-    "frequency_penalty": "; use presence_penalty",
-    "stop_token_ids": "; use stop",
     **{name: OF_FORM for name, values in NEUTRAL.items() if values == EMPTY},
     "guided_json": OF_FORM,
 }
@@ -142,6 +127,7 @@ def _sampling() -> dict[str, Kind]:
     """As SamplingConfig has it, and -1 as llama.cpp and vLLM use it."""
     kinds = {name: (Whole if kind is Integral else Number)(least, most) for name, (kind, least, most) in LIMITS.items()}
     kinds["top_k"] = Noted("-1 and 0: all tokens", Whole(-1, kinds["top_k"].most))
+    kinds["repetition_penalty"] = Noted("repeat_penalty over all tokens of prompt and answer", kinds["repeat_penalty"])
     kinds["seed"] = Noted("-1: a new one each time", Whole(-1, kinds["seed"].most))
     return kinds
 
@@ -166,6 +152,9 @@ def _setting(kind: setting_types.Kind) -> Kind:
     return Noted(kind.wanted, Kind())
 
 
+BIAS_OF_ONE = Either((Number(-100, 100), Choice(OFF)), "a number from -100 to 100 or false")
+BIAS = Either((Record(), Items(Items(Kind(), 2, 2))), "an object of numbers by token id, or a list of pairs of these")
+BUDGETS = ("thinking_budget", "thinking_budget_tokens", "thinking_token_budget", "reasoning_budget")
 LIMIT = Noted("-1: until the end of the answer or of the context", Either((Choice((-1,)), Whole(1, MAX_TOKENS))))
 STOP = Text(0, MAX_STOP_CHARS)
 KEEP = Noted("a share up to 1, or a percentage above it", Number(0, 100, above=True))
@@ -212,6 +201,11 @@ COMMON: dict[str, Kind] = {
     "max_completion_tokens": LIMIT,
     "n_predict": LIMIT,
     "stop": Either((STOP, Items(STOP, 0, MAX_STOPS)), f"text or up to {MAX_STOPS} texts of {STOP.most} characters"),
+    "logit_bias": Noted("by token id: what is added to its logit; false: never drawn", BIAS),
+    "ignore_eos": Noted("true: none of the tokens that end an answer is drawn", Boolean()),
+    "min_tokens": Whole(0, MAX_TOKENS),
+    "stop_token_ids": Items(Whole(0, MAX_TOKENS), 0, MAX_STOPS),
+    **{name: Noted("tokens of the reasoning at most; -1: any number", Whole(-1, MAX_TOKENS)) for name in BUDGETS},
     "stream": Boolean(),
     "stream_options": Record({"include_usage": Boolean()}),
     "n_probs": Whole(0, MAX_LOGPROBS),
