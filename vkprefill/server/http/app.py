@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import mimetypes
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -18,9 +19,10 @@ from vkprefill.errors import RequestError
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.prompt_details import text_or_bytes
 from vkprefill.server.http.access import Access, middleware
-from vkprefill.server.http.completions import Completion, Service
+from vkprefill.server.http.completions import Completion, ForeignApi, Service
 from vkprefill.server.http.model_info import model_object, props
 from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response
+from vkprefill.server.protocol import anthropic
 from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.kinds import Json, check
 from vkprefill.server.protocol.openapi import openapi_document
@@ -28,6 +30,7 @@ from vkprefill.server.protocol.requests import parse_conversation
 from vkprefill.server.protocol.tables import DETOKENIZE, TOKENIZE
 
 STARTS = ("/v1", "")  # of paths: some clients are given the one, some the other
+ANTHROPIC = ForeignApi(anthropic.as_chat, anthropic.MessagesAnswer, anthropic.error_body)
 VERSION = importlib.metadata.version("vkprefill")
 PUBLIC_PATHS = ("/health", "/openapi.json")  # and the page, which asks for the key
 PAGE_HEADERS = {
@@ -82,6 +85,23 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
     async def completion(request: Request) -> Completion:
         return Completion(service, request, chat=False)
 
+    async def messages(request: Request) -> Completion:
+        return Completion(service, request, chat=True, api=ANTHROPIC)
+
+    async def count_tokens(request: Request) -> Response:
+        def count(raw: bytes) -> Response:
+            try:
+                conversation = parse_conversation(anthropic.as_chat(parse_json(raw), count=True), service.defaults)
+                prompt = service.prompts.chat(conversation, sys.maxsize)
+            except RequestError as error:
+                raise as_api_error(error, "messages") from None
+            return JsonResponse({"input_tokens": len(prompt.token_ids)})
+
+        try:
+            return await service.text.on_body(request.headers, request.receive, count)
+        except ApiError as error:
+            return JsonResponse(anthropic.error_body(error), error.status, error.headers())
+
     def on_text(field: str, work: Callable[[Json], Json]) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that needs no GPU: JSON in, JSON out, in a thread. field: of the body, that holds the text."""
 
@@ -124,6 +144,8 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
         Route("/openapi.json", openapi),
         *(Route(f"{start}/chat/completions", chat, methods=["POST"]) for start in STARTS),
         *(Route(f"{start}/completions", completion, methods=["POST"]) for start in STARTS),
+        *(Route(f"{start}/messages", messages, methods=["POST"]) for start in STARTS),
+        *(Route(f"{start}/messages/count_tokens", count_tokens, methods=["POST"]) for start in STARTS),
         Route("/tokenize", on_text("content", tokenize), methods=["POST"]),
         Route("/detokenize", on_text("tokens", detokenize), methods=["POST"]),
         Route("/apply-template", on_text("messages", apply_template), methods=["POST"]),

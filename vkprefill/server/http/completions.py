@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import anyio
 from starlette.requests import Request
@@ -56,13 +57,39 @@ class Service:
     ping_s: float = 15.0
 
 
-class Completion:
-    """One request to an endpoint of completions, as an ASGI response. chat: messages rather than a prompt."""
+class Foreign(Protocol):
+    """An answer in the form of another API, made of a chat completion or its chunks."""
 
-    def __init__(self, service: Service, request: Request, *, chat: bool) -> None:
+    def whole(self, chat: Json, done: Done) -> Json: ...
+
+    def begin(self) -> Iterator[Json]: ...
+
+    def chunk(self, chunk: Json) -> Iterator[Json]: ...
+
+    def end(self, last: Json, done: Done) -> Iterator[Json]: ...
+
+
+@dataclass(frozen=True)
+class ForeignApi:
+    """Another API over chat. as_chat: its body -> that of a chat completion; answer: of the model's name and the
+    prompt's number of tokens; error: an error in its form. Its events have their type as their name.
+    """
+
+    as_chat: Callable[[Json], Json]
+    answer: Callable[[str, int], Foreign]
+    error: Callable[[ApiError], Json]
+
+
+class Completion:
+    """One request to an endpoint of completions, as an ASGI response. chat: messages rather than a prompt; api: not
+    OpenAI's."""
+
+    def __init__(self, service: Service, request: Request, *, chat: bool, api: ForeignApi | None = None) -> None:
         self._service = service
         self._request = request
         self._chat = chat
+        self._api = api
+        self._foreign: Foreign | None = None
         self._field = "messages" if chat else "prompt"  # of the body, that holds the prompt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,8 +104,10 @@ class Completion:
             error = of_setting(failed)
             status = error.status
             if stream.started:
-                await stream.event(error.body())
-                await stream.end()
+                await self._emit(stream, error.body() if self._api is None else self._api.error(error))
+                await stream.end(mark=self._api is None)
+            elif self._api is not None:
+                await JsonResponse(self._api.error(error), error.status, error.headers())(scope, receive, send)
             else:
                 await error_response(error)(scope, receive, send)
         except Exception:
@@ -103,6 +132,8 @@ class Completion:
 
     async def _run(self, request: AnswerRequest, prompt: Prompt, stream: EventStream) -> Json | None:
         answer = self._new_answer(request, prompt)
+        if self._api is not None:
+            self._foreign = self._api.answer(self._service.model_name, len(prompt.token_ids))
         async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as events:
             if not request.stream:
                 return await self._whole(events, answer)
@@ -116,7 +147,8 @@ class Completion:
                     pass
             elif isinstance(event, Done):
                 self._service.metrics.answered(event)
-                return answer.whole(event)
+                whole = answer.whole(event)
+                return whole if self._foreign is None else self._foreign.whole(whole, event)
         raise AssertionError("a job's events end with Done")
 
     async def _stream(
@@ -128,7 +160,10 @@ class Completion:
     ) -> None:
         """Begins at once, while the job still waits or its prompt is read: what fails from here on is an event."""
         await stream.start()
-        if isinstance(answer, ChatAnswer):
+        if self._foreign is not None:
+            for begun in self._foreign.begin():
+                await self._emit(stream, begun)
+        elif isinstance(answer, ChatAnswer):
             await stream.event(answer.first_chunk())
         event, due = None, anyio.current_time() + self._service.ping_s
         while not isinstance(event, Done):
@@ -138,19 +173,32 @@ class Completion:
             if isinstance(event, Done):
                 self._service.metrics.answered(event)
             if event is not None:
-                chunks = list(_chunks(event, request, answer))
+                chunks = list(self._translated(_chunks(event, request, answer), event))
             for chunk in chunks:
-                await stream.event(chunk)
+                await self._emit(stream, chunk)
             silent = not chunks and anyio.current_time() >= due  # events that say nothing to the client do not count
             if silent:
                 await stream.ping()
             if chunks or silent:
                 due = anyio.current_time() + self._service.ping_s
-        await stream.end()
+        await stream.end(mark=self._api is None)
+
+    def _translated(self, chunks: Iterator[Json], event: JobEvent) -> Iterator[Json]:
+        """In the form of the API that was asked."""
+        last = None
+        for last in chunks:
+            yield from [last] if self._foreign is None else self._foreign.chunk(last)
+        if self._foreign is not None and isinstance(event, Done):
+            yield from self._foreign.end(last, event)
+
+    async def _emit(self, stream: EventStream, event: Json) -> None:
+        await stream.event(event, None if self._api is None else event["type"])
 
     def _read(self, raw: bytes) -> tuple[AnswerRequest, Prompt]:
         """Check the body and make its prompt; for a thread, as templates and long prompts take time."""
         service, body = self._service, parse_json(raw)
+        if self._api is not None:
+            body = self._api.as_chat(body)
         request = parse_chat(body, service.defaults) if self._chat else parse_completion(body, service.defaults)
         try:
             if isinstance(request, ChatRequest):

@@ -103,14 +103,16 @@ class EventStream:
         self._send = send
         self.started = False
 
-    async def event(self, value: object) -> None:
-        await self._lines(b"data: " + dump(value))
+    async def event(self, value: object, name: str | None = None) -> None:
+        await self._lines((b"" if name is None else f"event: {name}\n".encode()) + b"data: " + dump(value))
 
     async def ping(self) -> None:
         await self._lines(b": ping")
 
-    async def end(self) -> None:
-        await self._lines(b"data: [DONE]")
+    async def end(self, mark: bool = True) -> None:
+        """mark: with OpenAI's last line."""
+        if mark:
+            await self._lines(b"data: [DONE]")
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vkprefill.server.protocol.anthropic import COUNT, MESSAGES
 from vkprefill.server.protocol.kinds import Json
 from vkprefill.server.protocol.tables import (
     APPLY_TEMPLATE,
@@ -33,6 +34,10 @@ def openapi_document(version: str) -> Json:
             },
             "/v1/completions": {
                 "post": _post("Continue a text", COMPLETION.schema(), _answer("text_completion"), stream=True)
+            },
+            "/v1/messages": {"post": _post("Answer, in Anthropic's form", MESSAGES.schema(), _message(), stream=True)},
+            "/v1/messages/count_tokens": {
+                "post": _post("Tokens of a prompt", COUNT.schema(), _object(input_tokens={"type": "integer"}))
             },
             "/v1/models": {"get": _get("The model", _object(object={"const": "list"}, data={"type": "array"}))},
             "/v1/models/{name}": {
@@ -119,6 +124,17 @@ def _error() -> Json:
 
 def _name() -> Json:
     return {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _message() -> Json:
+    usage = _object(input_tokens={"type": "integer"}, output_tokens={"type": "integer"})
+    return _object(
+        type={"const": "message"},
+        role={"const": "assistant"},
+        content={"type": "array"},
+        stop_reason={"type": "string"},
+        usage=usage,
+    )
 
 
 def _answer(object_name: str) -> Json:
