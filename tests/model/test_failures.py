@@ -30,7 +30,7 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
 
-FILE = "mtp-b-q4km"
+FILE = "moe-b-q4km"  # all that a dense one with a block has, and experts
 PACKAGE = str(Path(vkprefill.__file__).parent)
 PROMPT = [(7 * i) % 250 for i in range(40)]
 CALLS = {"allocation": (Device, "buffer"), "recording": (Program, "dispatch"), "run": (Program, "run")}

@@ -20,8 +20,8 @@ from vkprefill.gguf.grids import grid_words
 from vkprefill.gguf.quants import LAYOUTS, layout_of, pack_rows, padded_rows
 
 PROFILES = ("cpu", "cpu-wide", "amd", "nvidia")
-# Of every kind: units of 64 and of 256 weights, floats, planes of bits.
-TYPES = ("F32", "BF16", "Q8_0", "Q5_1", "IQ4_XS", "Q4_K", "Q6_K")
+# Of every kind: units of 64, 128 and 256 weights, floats, planes of bits.
+TYPES = ("F32", "BF16", "Q8_0", "Q5_1", "IQ4_XS", "IQ2_XS", "IQ3_S", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q6_K")
 
 
 def route(device, logits, h, gate, per_token, num_rows=None):

@@ -26,6 +26,11 @@ TESTS = (
     "test_gated_norm.py",
     "test_half_row.py",
     "test_top_k.py::test_sizes",
+    "test_experts.py::test_route",
+    "test_experts.py::test_products_by_id[cpu-Q4_K]",
+    "test_experts.py::test_products_of_grouped_rows[cpu-Q4_K]",
+    "test_experts.py::test_products_of_grouped_rows[cpu-wide-Q6_K]",
+    "test_experts.py::test_products_in_pieces[cpu]",
 )
 
 

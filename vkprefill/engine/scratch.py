@@ -62,10 +62,11 @@ class Scratch:
     delta_out: Buffer | None = None  # [T, Hv Dv]
 
     # mixtures: K the most experts of a token, X of a layer, S rows of all tokens together, T K and a tile more
+    # (T + 1: drivers read the three words of a last row as four)
     router: Buffer | None = None  # [T, X]
-    expert_ids: Buffer | None = None  # uint32 [T, K]
-    shares: Buffer | None = None  # [T, K + 1], of the expert that every token takes too
-    places: Buffer | None = None  # uint32 [T, K], see shaders/experts/group_rows.comp
+    expert_ids: Buffer | None = None  # uint32 [T + 1, K]
+    shares: Buffer | None = None  # [T + 1, K + 1], of the expert that every token takes too
+    places: Buffer | None = None  # uint32 [T + 1, K], see shaders/experts/group_rows.comp
     tiles: Buffer | None = None  # uint32 [most, 4]
     expert_rows: Buffer | None = None  # [S, D], what experts read, then what they make of it
     expert_gate: Buffer | None = None  # [S, F]
@@ -191,9 +192,9 @@ def _expert_shapes(sizes: Sizes) -> dict[str, Shape]:
     places = rows * per_token
     shapes = {
         "router": ((rows, experts.count), np.float32),
-        "expert_ids": ((rows, per_token), np.uint32),
-        "shares": ((rows, per_token + 1), np.float32),
-        "places": ((rows, per_token), np.uint32),
+        "expert_ids": ((rows + 1, per_token), np.uint32),
+        "shares": ((rows + 1, per_token + 1), np.float32),
+        "places": ((rows + 1, per_token), np.uint32),
         "tiles": ((most_tiles(places, experts.count, tile), 4), np.uint32),
         "expert_rows": ((places + tile, dim), np.float32),
         "expert_gate": ((places + tile, width), np.float32),
