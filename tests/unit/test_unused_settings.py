@@ -12,15 +12,17 @@ from vkprefill.cli.flag_names import named_as_asked
 from vkprefill.cli.specprefill_options import (
     add_specprefill_options,
     all_settings,
+    describe_specprefill,
     unused_settings,
 )
 from vkprefill.errors import RequestError
+from vkprefill.evaluation.methods import Variant, read_variant, uses_of
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.requests import Defaults, parse_chat
-from vkprefill.specprefill.plan import choice_reason
+from vkprefill.specprefill.plan import SpecPrefillReport, choice_reason
 from vkprefill.specprefill.selection import select
 from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
-from vkprefill.specprefill.unused import ALL, Use, unused
+from vkprefill.specprefill.unused import ALL, Use, unused, unused_by_all
 
 BY_DRAFT, BY_SELF, NOBODY = Use(DRAFT, draft_context=4096), Use(SELF), Use(None, "there is no draft")
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -88,6 +90,37 @@ def test_reasons_stand_in_the_order_of_the_settings():
         ("lookahead", "counts with a draft only"),
     ]
     assert unused(SpecPrefillConfig(tail=1), NOBODY) == {"tail": "there is no draft"}
+
+
+def test_several_uses():
+    config = SpecPrefillConfig(lookahead=4, score_layer=3, min_tokens=5, keep_ratio=0.3, target_tokens_per_s=9)
+    assert set(unused_by_all(config, [BY_DRAFT])) == {"score_layer", "keep_ratio"}
+    assert set(unused_by_all(config, [BY_DRAFT, BY_SELF])) == {"keep_ratio"}
+    everything = Use(DRAFT, guarded=False)
+    assert set(unused_by_all(config, [everything])) == {
+        "score_layer",
+        "keep_ratio",
+        "min_tokens",
+        "target_tokens_per_s",
+    }
+
+
+def test_what_the_command_line_says_after_an_answer():
+    config = SpecPrefillConfig(protect=((100, 200),), score_layer=3)
+    report = SpecPrefillReport("active", "it did", 100, unused=unused(config, Use(DRAFT, num_tokens=100)))
+    said = "speculative prefill: active: it did; protect: not used, the prompt has 100 tokens"  # the layer was before
+    assert describe_specprefill(report, config, object()) == said
+
+
+def test_variants_of_an_evaluation():
+    base = Variant("", SpecPrefillConfig(), False)
+    layer, window = read_variant("score_layer=3", base), read_variant("window=64", base)
+    assert [use.scorer for use in uses_of(["dense", "draft", "self"], [base, layer, window])] == ["draft", "self"]
+    for methods, variant in ((["draft"], layer), (["dense"], layer), (["dense", "self"], window)):
+        with pytest.raises(RequestError, match=f"^--variant {variant.label}: .* has no part, "):
+            uses_of(methods, [base, variant])
+    with pytest.raises(RequestError, match="^--variant min_tokens=5: min_tokens has no part, every prompt is scored"):
+        uses_of(["draft"], [base, read_variant("min_tokens=5", base)])
 
 
 def test_what_was_asked_for_is_noted():
@@ -168,12 +201,12 @@ def arguments(*argv: str) -> argparse.Namespace:
 def test_flags_and_variables_are_named_as_they_were_given():
     args = arguments("--specprefill-keep-ratio", "0.2", "--specprefill-check-share", "0.1")
     env = {"SP_LOOKAHEAD": "3", "SP_WINDOW": "64", "SP_KEEP_PCT": "0.4"}
-    assert unused_settings(args, all_settings(args, env), has_draft=False, env=env) == [
+    assert unused_settings(args, all_settings(args, env), [BY_SELF], env) == [
         "--specprefill-keep-ratio: not used, counts with select_mode chunk only",
         "SP_LOOKAHEAD, SP_WINDOW: not used, counts with a draft only",
         "--specprefill-check-share: not used, check is off",
     ]
-    assert unused_settings(arguments(), all_settings(arguments(), {}), has_draft=True) == []
+    assert unused_settings(arguments(), all_settings(arguments(), {}), [BY_DRAFT]) == []
 
 
 def test_errors_name_the_flag_or_variable():
@@ -204,6 +237,7 @@ def test_unknown_variables(caplog):
         ({"keep_ratio": 0.01}, 2000, (), ", 96 of them since at least 128 are kept (a tenth, but 4 to 128)"),
         ({"keep_ratio": 0.2}, 200, ((50, 150),), "; 106 of them are kept in any case, more than the share 0.2"),
         ({"keep_ratio": 0.01, "max_keep": 50}, 2000, (), "; max_keep 50 left out 96 more"),
+        ({"max_keep": 3, "keep_ratio": 0.9}, 200, (), "; 6 of them are kept in any case, more than max_keep 3; max"),
         ({"select_mode": "mass", "cumulative_mass": 0.01}, 2000, (), ", 96 of them since at least 128 are kept"),
     ],
 )

@@ -14,7 +14,6 @@ from vkprefill.cli.common import (
     add_model_options,
     add_sampling_options,
     add_template_options,
-    describe_specprefill,
     max_tokens,
     notice,
     open_pair,
@@ -24,6 +23,7 @@ from vkprefill.cli.common import (
     template_kwargs,
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
+from vkprefill.cli.specprefill_options import describe_specprefill
 from vkprefill.display import one_line
 from vkprefill.errors import RequestError
 from vkprefill.generation.parts import GenerationResult
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
             else:
                 messages.append({"role": "assistant", "content": result.text})
                 if spec is not None:
-                    notice(describe_specprefill(result.specprefill))
+                    notice(describe_specprefill(result.specprefill, spec, draft))
                     if check := describe_check(result, answer.replaced):
                         notice(check)
                         left = result if result.specprefill.check["status"] == CHECK_PENDING else None

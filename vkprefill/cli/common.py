@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +19,7 @@ from vkprefill.cli.specprefill_options import (
     given_settings,
     specprefill_config,
     unused_settings,
+    use_of,
 )
 from vkprefill.display import printable
 from vkprefill.engine.halves import PRECISIONS
@@ -31,8 +32,8 @@ from vkprefill.generation.prompt import template_variables
 from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.calibration import SPEEDS
 from vkprefill.specprefill.pair import draft_room, prepare_pair, self_room
-from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
+from vkprefill.specprefill.unused import Use
 from vkprefill.text.strict_json import loads
 
 DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
@@ -257,11 +258,12 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
 
 @contextmanager
 def open_pair(
-    args: argparse.Namespace, prompt_bytes: int | None = None
+    args: argparse.Namespace, prompt_bytes: int | None = None, uses: Sequence[Use] = ()
 ) -> Iterator[tuple[Model, Model | None, SpecPrefillConfig | None]]:
     """The model, its draft if there is one to use, and the settings of speculative prefill (None: it is off).
 
-    prompt_bytes: length of the only prompt there will be, which bounds its tokens; None when it is not known.
+    prompt_bytes: length of the only prompt there will be, which bounds its tokens; None when it is not known; uses:
+    what the settings are for (none: for prompts that are scored by who is there).
     """
     spec, path = scoring(args)
     if spec is None:
@@ -270,7 +272,7 @@ def open_pair(
         with open_model(args) as model:
             yield model, None, None
         return
-    for line in unused_settings(args, spec, has_draft=path is not None):
+    for line in unused_settings(args, spec, uses or [use_of(path)]):
         notice(line)
     wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
     loading = {"kv_type": kv_type(args), "prefill_chunk": args.batch_size, "precision": args.precision}
@@ -357,19 +359,6 @@ def _loading(prefix: str = "") -> Iterator[Callable[[str, int, int], None]]:
             bar.update(tasks[stage], completed=done, total=total)
 
         yield report
-
-
-def describe_specprefill(report: SpecPrefillReport) -> str:
-    """What speculative prefill did, as one line."""
-    line = f"speculative prefill: {report.status}: {report.reason}"
-    if report.status == "active" and report.score_ms:
-        line += (
-            f"; first token after {report.ttft_ms / 1e3:.2f} s (scoring {report.score_ms / 1e3:.2f}, look-ahead "
-            f"{report.lookahead_ms / 1e3:.2f}, prefill {report.sparse_prefill_ms / 1e3:.2f})"
-        )
-    if report.dense_estimate_ms:
-        line += f"; dense prefill would take about {report.dense_estimate_ms / 1e3:.2f} s"
-    return line
 
 
 def describe_kernels(model: Model) -> list[str]:

@@ -40,7 +40,7 @@ from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.evaluation.files import read_tasks
 from vkprefill.evaluation.haystack import read_haystack
-from vkprefill.evaluation.methods import CHECKED, DENSE_STATE
+from vkprefill.evaluation.methods import CHECKED, DENSE_STATE, uses_of
 from vkprefill.evaluation.plot import plot, require_matplotlib
 from vkprefill.evaluation.record import Record
 from vkprefill.evaluation.report import as_json, cells, markdown, table
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         paths = (args.json if args.json != "-" else None, args.report, args.plot)
         files = Files(*(stack.enter_context(OutputFile(path)) if path is not None else None for path in paths))
-        model, draft, _ = stack.enter_context(open_pair(args))
+        model, draft, _ = stack.enter_context(open_pair(args, uses=uses_of(methods, variants)))
         groups = tasks_of(args, model, haystack)
         layers = layers_of(args, model)
         evaluation = Evaluation(

@@ -11,7 +11,6 @@ from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
     add_sampling_options,
-    describe_specprefill,
     max_tokens,
     notice,
     open_pair,
@@ -23,6 +22,7 @@ from vkprefill.cli.common import (
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.cli.profile_options import add_profile_options, check_timed, report_times, timed, trace_file
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text
+from vkprefill.cli.specprefill_options import describe_specprefill
 from vkprefill.generation.generate import stream_generate
 
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             print()
         if spec is not None:
-            notice(describe_specprefill(result.specprefill))
+            notice(describe_specprefill(result.specprefill, spec, draft))
             if check := describe_check(result, answer.replaced):
                 notice(check)
         notice(speeds(result.timings.as_dict()))

@@ -22,7 +22,7 @@ from vkprefill.cli.common import (
     why_off,
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
-from vkprefill.cli.specprefill_options import all_settings, given_settings, unused_settings
+from vkprefill.cli.specprefill_options import all_settings, given_settings, unused_settings, use_of
 from vkprefill.errors import RequestError
 from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill.settings import AUTO, SpecPrefillConfig
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
     if spec is None and (given := given_settings(args)):
         notice(f"{', '.join(given)}: for requests alone that ask by kept_ranges or scorer self; {why_off(args)}")
     if spec is not None:
-        for line in unused_settings(args, spec, has_draft=draft is not None):
+        for line in unused_settings(args, spec, [use_of(draft)]):
             notice(f"{line}; for requests alone that ask otherwise")
     if draft is not None:
         open_gguf(draft)  # a mistake in its name is told before anything is loaded

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from vkprefill.errors import RequestError
+from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.specprefill.setting_types import Switch, read
 from vkprefill.specprefill.settings import DRAFT, PRESETS, SELF, SpecPrefillConfig, variable_of
-from vkprefill.specprefill.unused import Use, unused
+from vkprefill.specprefill.unused import Use, unused, unused_by_all
 
 PREFIX = "--specprefill"
 CHECKS = ("check", "on_mismatch", "check_share", "check_idle")
@@ -79,12 +80,13 @@ def asked_by(args: argparse.Namespace, name: str, env: Mapping[str, str] = os.en
 
 
 def unused_settings(
-    args: argparse.Namespace, config: SpecPrefillConfig, *, has_draft: bool, env: Mapping[str, str] = os.environ
+    args: argparse.Namespace, config: SpecPrefillConfig, uses: Sequence[Use], env: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """A line for each reason why flags and variables that were given have no part."""
+    """A line for each reason why flags and variables that were given have no part in any of these uses."""
     reasons: dict[str, list[str]] = {}
-    for name, why in unused(config, Use(DRAFT if has_draft else SELF)).items():
-        reasons.setdefault(why, []).append(asked_by(args, name, env))
+    for name, why in unused_by_all(config, uses).items():
+        if asked := asked_by(args, name, env):
+            reasons.setdefault(why, []).append(asked)
     return [f"{', '.join(names)}: not used, {why}" for why, names in reasons.items()]
 
 
@@ -111,3 +113,23 @@ def all_settings(args: argparse.Namespace, env: Mapping[str, str] = os.environ) 
     if args.specprefill_preset is not None:
         return SpecPrefillConfig.preset(args.specprefill_preset).having(given, given=given)
     return SpecPrefillConfig.from_environment(env, args.specprefill_defaults, **given)
+
+
+def use_of(draft: object) -> Use:
+    """What settings are used for with this draft; None: the model scores prompts itself."""
+    return Use(SELF if draft is None else DRAFT)
+
+
+def describe_specprefill(report: SpecPrefillReport, spec: SpecPrefillConfig, draft: object) -> str:
+    """What speculative prefill did, as one line. spec, draft: the settings and the draft, if there is one: what
+    has no part for these has been said before."""
+    line = f"speculative prefill: {report.status}: {report.reason}"
+    if report.status == "active" and report.score_ms:
+        line += (
+            f"; first token after {report.ttft_ms / 1e3:.2f} s (scoring {report.score_ms / 1e3:.2f}, look-ahead "
+            f"{report.lookahead_ms / 1e3:.2f}, prefill {report.sparse_prefill_ms / 1e3:.2f})"
+        )
+    if report.dense_estimate_ms:
+        line += f"; dense prefill would take about {report.dense_estimate_ms / 1e3:.2f} s"
+    said = unused(spec, use_of(draft))
+    return line + "".join(f"; {name}: not used, {why}" for name, why in report.unused.items() if name not in said)

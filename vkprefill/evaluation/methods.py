@@ -7,6 +7,7 @@ the rest lies.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from vkprefill.specprefill.protection import Protected, protected_of_tokens, tai
 from vkprefill.specprefill.selection import Selection, boost, normalise, select
 from vkprefill.specprefill.setting_types import read
 from vkprefill.specprefill.settings import SpecPrefillConfig
-from vkprefill.specprefill.unused import OF_DRAFT, OF_SELF
+from vkprefill.specprefill.unused import OF_DRAFT, OF_SELF, Use, unused_by_all
 from vkprefill.text.tokenizer import Tokenizer
 
 DENSE, DRAFT, SELF, CHECKED = "dense", "draft", "self", "checked"
@@ -103,6 +104,18 @@ class Budget:
         return replace(config, select_mode=self.mode, **{name: self.share})
 
 
+def uses_of(methods: Sequence[str], variants: Sequence[Variant]) -> list[Use]:
+    """What the settings of variants are used for. RequestError for a variant with one that no method has a part for."""
+    pruning = [method for method in methods if method != DENSE]
+    scorers = {SELF if one.by_own_layer(method) else DRAFT for one in variants for method in pruning}
+    uses = [Use(scorer, guarded=False) for scorer in sorted(scorers)] or [Use(None, f"method {DENSE} runs every token")]
+    for variant in variants[1:]:
+        for name, why in unused_by_all(variant.config, uses).items():
+            if name not in BUDGET:
+                raise RequestError(f"--variant {printable(variant.label)}: {name} has no part, {why}")
+    return uses
+
+
 def read_variant(text: str, base: Variant) -> Variant:
     """The base with other settings, "window=512" or "lookahead=3,pool_size=1". RequestError for a bad name or value."""
     kinds = {
@@ -130,7 +143,7 @@ def read_variant(text: str, base: Variant) -> Variant:
                 f"--variant: found {printable(part)}, wanted NAME=VALUE[,...]: {FORCE_QUESTION}=yes or no, or a "
                 f"setting of speculative prefill other than {', '.join(BUDGET)}"
             )
-    return Variant(text, replace(base.config, **changes), force)
+    return Variant(text, base.config.having(changes, given=changes), force)
 
 
 def choose(importance: np.ndarray, task: Task, variant: Variant, budget: Budget, tokenizer: Tokenizer) -> Selection:

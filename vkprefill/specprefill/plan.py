@@ -152,8 +152,11 @@ def choice_reason(selection: Selection, new: int, config: SpecPrefillConfig, sco
     reason = f"{scorer} chose {len(selection.kept)} of {new} new tokens"
     if selection.floor_n:
         reason += f", {selection.floor_n} of them since at least {least_kept(new)} are kept (a tenth, but 4 to 128)"
-    if config.select_mode == "chunk" and (forced_n := len(selection.forced)) > config.keep_ratio * new:
+    forced_n = len(selection.forced)
+    if config.select_mode == "chunk" and forced_n > config.keep_ratio * new:
         reason += f"; {forced_n} of them are kept in any case, more than the share {config.keep_ratio:g}"
+    elif 0 < config.most_kept < forced_n:
+        reason += f"; {forced_n} of them are kept in any case, more than max_keep {config.most_kept}"
     if selection.capped_n:
         limit = f"max_keep {config.most_kept}" + (", the limit of mode mass," if config.max_keep == "auto" else "")
         reason += f"; {limit} left out {selection.capped_n} more"

@@ -4,13 +4,14 @@ alone, so that no wish is dropped in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
 
 OF_DRAFT = ("lookahead", "score_layers", "score_depth", "window", "draft_context", "draft_tokens_per_s")
 OF_SELF = ("score_layer",)
+OF_GUARDS = ("min_tokens", "tool_guard", "tool_match", "break_even", "on_error")
 OF_BREAK_EVEN = ("break_even_safety", "draft_tokens_per_s", "target_tokens_per_s")
 OF_CHECK = ("on_mismatch", "check_share", "check_idle")
 OF_GIVEN_RANGES = ("scorer", "tool_guard", "tool_match", "check", *OF_SELF, *OF_CHECK)  # what there is left to set
@@ -34,6 +35,7 @@ class Use:
     stops_early: bool = False
     draft_context: int | None = None
     num_tokens: int | None = None
+    guarded: bool = True
 
 
 def unused(config: SpecPrefillConfig, use: Use, names: Iterable[str] | None = None) -> dict[str, str]:
@@ -45,11 +47,19 @@ def unused(config: SpecPrefillConfig, use: Use, names: Iterable[str] | None = No
     return {name: found[name] for name in ALL if name in found and name in wanted}
 
 
+def unused_by_all(config: SpecPrefillConfig, uses: Sequence[Use]) -> dict[str, str]:
+    """Those of the settings that were asked for that none of some uses has a part for, with the first one's reason."""
+    found = [unused(config, use) for use in uses]
+    return {name: why for name, why in found[0].items() if all(name in one for one in found)}
+
+
 def _reasons(config: SpecPrefillConfig, use: Use) -> Reasons:
     if use.given_ranges:
         yield [name for name in ALL if name not in OF_GIVEN_RANGES], "kept_ranges were given in place of a choice"
     elif use.scorer is None:  # the answer is dense, which is what a check would say
         yield [name for name in ALL if name != "check"], use.why
+    if not use.guarded:
+        yield [*OF_GUARDS, *OF_BREAK_EVEN], "every prompt is scored here"
     if config.keep_ratio == 1:
         yield ("select_mode", "cumulative_mass", "max_keep", "break_even", *OF_BREAK_EVEN), "keep_ratio 1 keeps all"
     elif config.select_mode == "mass":
