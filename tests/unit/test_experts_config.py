@@ -13,7 +13,7 @@ from vkprefill.errors import GGUFError, OutOfMemoryError, UnsupportedModelError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.experts import Experts
 from vkprefill.gguf.file import open_gguf
-from vkprefill.gguf.tensors import check_tensors, layer_specs
+from vkprefill.gguf.tensors import check_tensors, layer_specs, read_vector
 
 MIXTURE = {"num_experts": 5, "experts_per_token": 2, "expert_size": 48}
 
@@ -58,7 +58,14 @@ def test_numbers_for_each_layer():
     ("error", "keys", "message"),
     [
         (UnsupportedModelError, {"expert_group_count": 2}, "2 groups of experts are not supported, wanted one"),
+        (GGUFError, {"expert_count": 0}, "qwen35moe.expert_count: found 0, wanted an integer from 1 to 512"),
         (GGUFError, {"expert_count": 513}, "qwen35moe.expert_count: found 513, wanted an integer from 1 to 512"),
+        (GGUFError, {"expert_count": np.array([12] * 4)}, "expert_count: found "),
+        (GGUFError, {"expert_count": 2}, "expert_used_count: found 3, wanted an integer from 1 to 2"),
+        (GGUFError, {"expert_used_count": 0}, "expert_used_count: found 0, wanted an integer from 1 to 12"),
+        (GGUFError, {"expert_count": 40, "expert_used_count": 33}, "found 33, wanted an integer from 1 to 32"),
+        (GGUFError, {"expert_used_count": 2.5}, "expert_used_count: found 2.5, wanted "),
+        (GGUFError, {"expert_feed_forward_length": 0}, "expert_feed_forward_length: found 0, wanted an integer from 1"),
         (GGUFError, {"expert_used_count": 13}, "expert_used_count: found 13, wanted an integer from 1 to 12"),
         (GGUFError, {"expert_used_count": np.array([1, 2])}, "an integer, or 4 of them, one for each block"),
         (GGUFError, {"expert_used_count": np.array([1, 2, 0, 3])}, "wanted integers from 1 to 12"),
@@ -76,6 +83,53 @@ def test_missing_keys():
         ModelConfig.from_gguf(changed("moe-a-f32", removed=("expert_count",)))
     with pytest.raises(GGUFError, match="expert_feed_forward_length: missing key"):
         ModelConfig.from_gguf(changed("moe-a-f32", removed=("expert_feed_forward_length",)))
+
+
+@pytest.mark.parametrize("name", ["moe-a-f32", "moe-c-fused"])
+def test_missing_tensors(name):
+    """Each of a feed-forward part is asked for by name, with the shape that it should have."""
+    file = open_gguf(model_path(name))
+    parts = [one for one in file.tensors if one.startswith("blk.0.ffn_")]
+    assert len(parts) == (8 if name == "moe-a-f32" else 7)
+    for part in parts:
+        tensors = {one: info for one, info in file.tensors.items() if one != part}
+        less = dataclasses.replace(file, tensors=tensors)
+        with pytest.raises(GGUFError, match=r"blk\.0\.ffn_\w+\.weight: missing tensor, wanted shape \[") as caught:
+            check_tensors(less, ModelConfig.from_gguf(less))
+        wanted = "ffn_gate_exps" if "gate_up" in part else part  # without the fused one, the others are wanted
+        assert wanted in str(caught.value) and str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "keys", "message"),
+    [
+        ("", {"expert_count": 11}, r"shape \[12, 48, 64\], wanted \[11, 48, 64\]"),
+        ("", {"expert_feed_forward_length": 32}, r"shape \[12, 48, 64\], wanted \[12, 32, 64\]"),
+        ("", {"expert_shared_feed_forward_length": 64}, r"ffn_gate_shexp.weight: shape \[32, 64\], wanted \[64, 64\]"),
+        ("ffn_gate_inp", {}, r"ffn_gate_inp.weight: shape \[64, 12\], wanted \[12, 64\]"),
+        ("ffn_down_exps", {}, r"ffn_down_exps.weight: shape \[48, 64, 12\], wanted \[12, 64, 48\]"),
+    ],
+)
+def test_wrong_shapes(part, keys, message):
+    file = changed("moe-a-f32", **keys)
+    if part:
+        name = f"blk.0.{part}.weight"
+        turned = dataclasses.replace(file.info(name), shape=file.info(name).shape[::-1])
+        file = dataclasses.replace(file, tensors={**file.tensors, name: turned})
+    with pytest.raises(GGUFError, match=message):
+        check_tensors(file, ModelConfig.from_gguf(file))
+
+
+def test_a_vector_with_a_size_of_one():
+    """As a matrix of one row: llama.cpp reads it, too."""
+    file = open_gguf(model_path("moe-a-f32"))
+    name, config = "blk.0.ffn_gate_inp_shexp.weight", ModelConfig.from_gguf(file)
+    (spec,) = (s for s in layer_specs(config, 0, config.layer_types[0]) if s.name == name)
+    row = dataclasses.replace(file.info(name), shape=(1, *file.info(name).shape))
+    other = dataclasses.replace(file, tensors={**file.tensors, name: row})
+    check_tensors(other, config)
+    np.testing.assert_array_equal(read_vector(other, spec), read_vector(file, spec))
+    assert read_vector(other, spec).shape == (64,)
 
 
 def test_unknown_tensors_are_refused():

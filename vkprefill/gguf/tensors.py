@@ -226,7 +226,7 @@ def check_specs(file: GGUFFile, specs: Iterable[TensorSpec]) -> None:
         if spec.name not in file.tensors:
             raise GGUFError(f"{file.label}: {spec.name}: missing tensor, wanted shape {list(spec.shape)}")
         info = file.tensors[spec.name]
-        if info.shape != spec.shape:
+        if _less_ones(info.shape) != _less_ones(spec.shape):
             raise GGUFError(f"{file.label}: {spec.name}: shape {list(info.shape)}, wanted {list(spec.shape)}")
         supported = VECTOR_TYPES if spec.role == "vector" else MATRIX_TYPES
         if info.type not in supported:
@@ -235,6 +235,11 @@ def check_specs(file: GGUFFile, specs: Iterable[TensorSpec]) -> None:
                 f"{file.label}: {spec.name}: type {info.type.name} is not supported"
                 f" (supported: {' '.join(t.name for t in supported)}){instead}"
             )
+
+
+def _less_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without leading sizes of one, which a writer may have kept of a vector or left out: the same numbers."""
+    return shape if shape[:1] != (1,) else _less_ones(shape[1:])
 
 
 def first_non_finite(rows: np.ndarray, tensor_type: TensorType) -> int | None:
@@ -273,4 +278,4 @@ def check_finite(file: GGUFFile, name: str, first_row: int = 0, num_rows: int | 
 def read_vector(file: GGUFFile, spec: TensorSpec) -> np.ndarray:
     """A vector as float32 in `spec.shape`. Raises GGUFError when it holds NaN or infinity."""
     check_finite(file, spec.name)
-    return file.dequantize(spec.name)
+    return file.dequantize(spec.name).reshape(spec.shape)
