@@ -19,6 +19,7 @@ class Hub:
     """What the hub has, how it answers, and what it was asked. Two addresses of one server stand for two hosts: the
     hub's (127.0.0.1), and that of its store (localhost), to which it sends those who want bytes.
 
+    only_store_knows: the hub's own answers have neither ETag nor size.
     cuts: after how many bytes each of the next answers with bytes ends; refusal: (status, X-Error-Code) of all else.
     """
 
@@ -31,6 +32,7 @@ class Hub:
     takes_ranges: bool = True
     false_bytes: bool = False
     listing: bytes | None = None
+    only_store_knows: bool = False
     asked: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)  # method, path, token, range
     port: int = 0
 
@@ -86,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub, path = self.hub, unquote(self.path)
         hub.asked.append((self.command, path, self.headers.get("Authorization"), self.headers.get("Range")))
         if path.startswith("/store/"):
-            return self._bytes(hub.files[path.removeprefix("/store/")])
+            return self._bytes(path.removeprefix("/store/"))
         for old, new in hub.moved.items():
             if f"/{old}/" in f"{path}/":
                 return self._send(307, {"Location": path.replace(old, new)})
@@ -101,24 +103,18 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.startswith(start) or name not in hub.files:
             return self._send(404, {"X-Error-Code": "EntryNotFound" if path.startswith(start) else "RepoNotFound"})
         content = hub.files[name]
-        self._send(
-            302,
-            {
-                "Location": f"http://localhost:{hub.port}/store/{name}",
-                "X-Repo-Commit": hub.commit,
-                "X-Linked-Size": str(len(content)),
-                "X-Linked-Etag": f'"{etag_of(content)}"',
-            },
-        )
+        known = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{etag_of(content)}"'}
+        there = {"Location": f"http://localhost:{hub.port}/store/{name}", "X-Repo-Commit": hub.commit}
+        self._send(302, there if hub.only_store_knows else there | known)
 
-    def _bytes(self, content: bytes) -> None:
-        hub, wanted = self.hub, self.headers.get("Range")
+    def _bytes(self, name: str) -> None:
+        hub, content, wanted = self.hub, self.hub.files[name], self.headers.get("Range")
         if hub.false_bytes:
             content = bytes(len(content))
-        headers, status = {}, 200
+        headers, status = {"ETag": f'W/"{etag_of(content)}"'}, 200
         if wanted and hub.takes_ranges:
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
-            headers, status = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}, 206
+            headers, status = {**headers, "Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}, 206
             content = content[start:]
         if not hub.cuts:
             return self._send(status, headers, content)

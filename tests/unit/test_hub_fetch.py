@@ -141,8 +141,9 @@ def test_bytes_that_are_others(hub, cache):
         (
             (401, "RepoNotFound"),
             None,
-            "not found at {hub}, or private; check the name, or set HF_TOKEN",
+            "not found at {hub}, or private or gated; check the name, or set HF_TOKEN",
         ),
+        ((403, ""), None, "gated: ask for access at "),
         ((404, "RepoNotFound"), "t", "not found at {hub}; check it"),
         ((401, ""), "t", "the token (HF_TOKEN, or of `hf auth login`) is refused"),
         ((404, ""), None, "not found at "),
@@ -170,6 +171,13 @@ def test_answers_that_are_none(hub, monkeypatch):
     assert "HF_TOKEN: holds no token" in refused()
     monkeypatch.setenv("HF_ENDPOINT", "hub.example")
     assert "HF_ENDPOINT: found 'hub.example', wanted an address" in refused()
+
+
+def test_a_hub_that_leaves_it_to_the_store(hub, cache):
+    hub.only_store_knows = True
+    path = get()
+    assert path.read_bytes() == CONTENT and path.resolve().name == etag_of(CONTENT)
+    assert get() == path and len(hub.fetched()) == 1
 
 
 def test_names_that_leave_the_folder(hub, cache):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -20,6 +21,7 @@ from vkprefill.hub.places import endpoint, token
 TIMEOUT_S = 30  # without a byte
 MAX_REDIRECTS = 8
 MAX_LISTING = 64 << 20  # bytes
+ETAG = re.compile(r"\w[\w.:-]{0,127}", re.ASCII)  # one that can name a file
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -100,17 +102,25 @@ def file_names(repo: str) -> tuple[str, list[str]]:
 
 
 def remote_file(repo: str, commit: str, name: str) -> RemoteFile:
-    """What the hub says of a file, without its bytes."""
+    """What the hub says of a file, without its bytes; or, where it says nothing, their store."""
     address = f"{endpoint()}/{repo}/resolve/{commit}/{quote(name)}"
-    with request(address, repo, method="HEAD", headers={"Accept-Encoding": "identity"}, leave=False) as answer:
-        etag = answer.headers.get("X-Linked-Etag") or answer.headers.get("ETag") or ""
-        size = answer.headers.get("X-Linked-Size") or answer.headers.get("Content-Length") or ""
-    etag = etag.removeprefix("W/").strip('"')
-    if not (etag.isascii() and etag.replace("-", "").isalnum()) or not (size.isascii() and size.isdigit()):
+    etag, size = _described(address, repo, at_hub=True)
+    if not (etag and size):
+        etag, size = _described(address, repo, at_hub=False)
+    if not ETAG.fullmatch(etag) or not (size.isascii() and size.isdigit()):
         raise HubError(
             f"{repo}/{name}: found ETag {printable(etag)} and size {printable(size)}, wanted what names its bytes"
         )
     return RemoteFile(repo, commit, name, etag, int(size))
+
+
+def _described(address: str, repo: str, *, at_hub: bool) -> tuple[str, str]:
+    """(ETag, size) of a file, empty where they are not said. A redirect's own length is not the file's."""
+    with request(address, repo, method="HEAD", headers={"Accept-Encoding": "identity"}, leave=not at_hub) as answer:
+        is_file, said = answer.status < 300, answer.headers
+        etag = said.get("X-Linked-Etag") or (said.get("ETag") if is_file else "") or ""
+        size = said.get("X-Linked-Size") or (said.get("Content-Length") if is_file else "") or ""
+    return etag.removeprefix("W/").strip('"'), size
 
 
 def is_safe(name: str) -> bool:
@@ -122,16 +132,16 @@ def refusal(repo: str, answer: http.client.HTTPResponse, key: str | None) -> Hub
     """A status of 300 or above, in words."""
     status, code = answer.status, answer.headers.get("X-Error-Code", "")
     said = one_line(answer.headers.get("X-Error-Message", ""))
-    if code == "GatedRepo":
+    if code == "GatedRepo" or status == 403:
         ask = f"ask for access at {endpoint()}/{repo}"
         if key is None:
             return HubError(f"{repo}: gated: {ask}, then set HF_TOKEN to a token of yours")
         return HubError(f"{repo}: gated: the token's owner has no access; {ask}")
-    if status in (401, 403, 404):
-        if code == "EntryNotFound":
-            return HubError(f"{repo}: {printable(urlsplit(answer.url or '').path, 200)}: no such file")
+    if code == "EntryNotFound":
+        return HubError(f"{repo}: {printable(urlsplit(answer.url or '').path, 200)}: no such file")
+    if status in (401, 404):
         if key is None:
-            return HubError(f"{repo}: not found at {endpoint()}, or private; check the name, or set HF_TOKEN")
+            return HubError(f"{repo}: not found at {endpoint()}, or private or gated; check the name, or set HF_TOKEN")
         refused = "the token (HF_TOKEN, or of `hf auth login`) is refused" if status == 401 else "not found"
         return HubError(f"{repo}: {refused} at {endpoint()}; check it, and whether its owner may see {repo}")
     if status == 429:
