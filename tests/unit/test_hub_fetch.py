@@ -57,9 +57,10 @@ def incomplete(cache: Path) -> list[Path]:
 
 
 def test_into_the_shared_cache(hub, cache):
-    told = []
-    path = get(progress=lambda *step: told.append(step))
-    assert path.read_bytes() == CONTENT and told[-1] == (NAME, len(CONTENT), len(CONTENT))
+    steps, told = [], []
+    path = get(progress=lambda *step: steps.append(step), notice=told.append)
+    assert path.read_bytes() == CONTENT and steps[-1] == (NAME, len(CONTENT), len(CONTENT))
+    assert told == [f"fetching {NAME}, 0.00 GB, into {cache}/models--user--Some-GGUF/blobs"]
     assert path == cache / "models--user--Some-GGUF" / "snapshots" / hub.commit / NAME
     assert path.resolve() == cache / "models--user--Some-GGUF" / "blobs" / etag_of(CONTENT)
     assert try_to_load_from_cache(REPO, NAME, cache_dir=cache) == str(path), "Hugging Face's library finds it"
@@ -250,7 +251,9 @@ def test_waits_for_another_process(hub, cache):
     waiting, found = threading.Event(), []
     with open(lock, "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        thread = threading.Thread(target=lambda: found.append(get(notice=lambda _: waiting.set())))
+        thread = threading.Thread(
+            target=lambda: found.append(get(notice=lambda text: "another process" in text and waiting.set()))
+        )
         thread.start()
         assert waiting.wait(60) and not hub.fetched()
         blob = cache / "models--user--Some-GGUF" / "blobs" / etag_of(CONTENT)

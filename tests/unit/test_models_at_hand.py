@@ -174,7 +174,8 @@ def test_the_list(own, capsys):
     assert main(["models", str(own)]) == 0
     out, err = capsys.readouterr()
     assert f"Big-Q4_K_M: qwen35, {big['parameters'] / 1e6:,.0f} M parameters, Q4_K " in out
-    assert "   drafts for it: built-in-draft, Small-Q8_0\n" in out
+    assert f"   runs; vocabulary {big['vocabulary'][:8]}; drafts for it: built-in-draft, Small-Q8_0\n" in out
+    assert out.count(f"   runs; vocabulary {big['vocabulary'][:8]}\n") == 2, "the drafts themselves"
     assert "Other: llama, 0.0 MiB\n" in out and "   cannot be used: " in out and "mmproj" not in out
     assert f"{own}" in err
     assert main(["models", str(own / "none")]) == 1

@@ -73,8 +73,9 @@ def as_lines(place: Place, facts: Facts, drafts: list[str]) -> list[str]:
         lines.append(f"   cannot be used: {facts.problem}")
     elif facts.is_block:
         lines.append("   a multi-token-prediction block alone, for -md beside its model")
-    elif drafts:
-        lines.append(f"   drafts for it: {', '.join(drafts)}")
+    else:
+        more = f"; drafts for it: {', '.join(drafts)}" if drafts else ""
+        lines.append(f"   runs; vocabulary {facts.vocabulary[:8]}{more}")
     return [one_line(line) for line in lines]
 
 

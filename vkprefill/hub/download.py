@@ -42,6 +42,7 @@ def download(file: RemoteFile, cache: RepoCache, progress: Progress, notice: Cal
             blob.parent.mkdir(parents=True, exist_ok=True)
             with _alone(cache.lock(file), file, notice):
                 if not _is_whole(blob, file):
+                    notice(f"fetching {file.name}, {file.size / 1e9:,.2f} GB, into {blob.parent}")
                     _fetch(file, cache.incomplete(file), progress)
                     cache.incomplete(file).replace(blob)
         except OSError as error:
