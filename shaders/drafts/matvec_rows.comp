@@ -5,7 +5,7 @@
 //   2  ids  [M]   u32  in  rows of the matrix; NO_ROW for none, whose y is the least float there is
 //   3  y    [..]  f32  out
 //
-// Grid: (M, 1, 1), a workgroup for each row, whose sub-blocks of 32 weights its invocations share out. Needs K % 32 = 0.
+// Grid: (M, 1, 1), a workgroup for each row, whose sub-blocks of 32 weights its invocations share out.
 // Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -32,10 +32,10 @@ void main() {
     prepare_weights();
 
     float sum = 0.0;
-    for (uint j = gl_LocalInvocationID.x; j < K / 32u; j += LOCAL_SIZE) {
+    for (uint j = gl_LocalInvocationID.x; j < subs_of_row(); j += LOCAL_SIZE) {
         const uint at = row_start(n) + j / UNIT_SUBS * UNIT_STRIDE;
         Sub sub = load_sub(load_unit(at, n & 31u), at, j % UNIT_SUBS);
-        [[dont_unroll]] for (uint p = 0; p < 4u; p++) {
+        [[dont_unroll]] for (uint p = 0; p < eights(j * 32u); p++) {
             vec4 a, b;
             next8(sub, a, b);
             sum += dot(a, x[j * 8u + 2u * p]) + dot(b, x[j * 8u + 2u * p + 1u]);

@@ -23,7 +23,7 @@ layout(push_constant) uniform Push {
     uint w_offset;   // where the rows start in their buffer, in uvec4
     uint w_head;     // where the part starts: at the grid of a format that has one (grid.glsl), else at the rows
     uint rows;       // of the part; stored are those up to the next multiple of 32
-    uint K;          // columns, a multiple of 32
+    uint K;          // columns, a multiple of 32; of floats, of 16
     uint first_row;  // of the part in the matrix [N, K]
     uint N;
     uint add;        // of products: other than 0 where they are added to what y holds
@@ -78,7 +78,15 @@ void prepare_weights() {}
 
 const uint UNIT_STRIDE = UNIT_WORDS * 8u;  // in uvec4: 32 rows of UNIT_WORDS words
 
-uint units_of_row() { return (K / 32u + UNIT_SUBS - 1u) / UNIT_SUBS; }
+uint subs_of_row() { return (K + 31u) / 32u; }
+uint units_of_row() { return (subs_of_row() + UNIT_SUBS - 1u) / UNIT_SUBS; }
+
+// How many times 8 columns the sub-block has that starts at a column.
+#if defined(WEIGHT_F32) || defined(WEIGHT_F16) || defined(WEIGHT_BF16)
+uint eights(uint column) { return min(4u, (K - column) / 8u); }  // 2 in the last one of some rows; stored are zeros for the rest
+#else
+uint eights(uint column) { return 4u; }
+#endif
 
 // Where row n starts, in uvec4.
 #ifdef EXPERTS

@@ -5,7 +5,7 @@
 //   2  token_ids  [T]     u32 in
 //   3  x          [T, K]  f32 out  tokens of other parts are left as they are
 //
-// Grid: (T, ceil(K / 32 / LOCAL_SIZE), 1), one sub-block of 32 values for each invocation. Needs K % 32 = 0.
+// Grid: (T, ceil(K / 32 / LOCAL_SIZE), 1), one sub-block of 32 values for each invocation.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -24,11 +24,11 @@ void main() {
     const uint n = token_ids[t] - first_row;  // wraps for a row before this part
     if (n >= rows) return;
     prepare_weights();
-    if (block >= K / 32u) return;
+    if (block >= subs_of_row()) return;
     const uint at = row_start(n) + block / UNIT_SUBS * UNIT_STRIDE;
     Sub sub = load_sub(load_unit(at, n & 31u), at, block % UNIT_SUBS);
     const uint o = (t * K + block * 32u) / 4u;
-    [[dont_unroll]] for (uint p = 0; p < 4u; p++) {
+    [[dont_unroll]] for (uint p = 0; p < eights(block * 32u); p++) {
         vec4 a, b;
         next8(sub, a, b);
         x[o + 2u * p] = a;

@@ -19,7 +19,7 @@
 //
 // Grid: (ceil(T / TM), ceil(rows / (LOCAL_SIZE * TN)), 1), token tiles are neighbours, so they share weights in the cache.
 // EXPERTS: (ceil(rows / ..), tiles, 1).
-// Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
+// Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -83,14 +83,15 @@ void main() {
 #else
     uint xo = m0 * stride;
 #endif
-    [[dont_unroll]] for (uint left = K / 32u; left > 0u;) {
+    uint column = 0u;
+    [[dont_unroll]] for (uint left = subs_of_row(); left > 0u;) {
         Unit unit[TN];
         [[unroll]] for (uint c = 0; c < TN; c++) unit[c] = load_unit(at[c], lane[c]);
         const uint here = min(left, UNIT_SUBS);
         [[dont_unroll]] for (uint j = 0; j < here; j++) {
             Sub sub[TN];
             [[unroll]] for (uint c = 0; c < TN; c++) sub[c] = load_sub(unit[c], at[c], j);
-            [[dont_unroll]] for (uint p = 0; p < 4u; p++) {
+            [[dont_unroll]] for (uint p = 0; p < eights(column); p++) {
 #ifdef SHUFFLE
                 vec4 words[LOADS];
                 [[unroll]] for (uint i = 0; i < LOADS; i++) {
@@ -117,6 +118,7 @@ void main() {
                 xo += 2u;
 #endif
             }
+            column += 32u;
         }
         left -= here;
         [[unroll]] for (uint c = 0; c < TN; c++) at[c] += UNIT_STRIDE;

@@ -13,7 +13,7 @@
 // EXPERTS: as in matmul.comp; the tiles are at the binding after the others.
 //
 // Grid: (ceil(T / TM), ceil(rows / LOCAL_SIZE), 1), EXPERTS: (ceil(rows / LOCAL_SIZE), tiles, 1). LOCAL_SIZE is a multiple of 4, TM of 4; x is read up to a multiple of TM / 4 tokens.
-// 128 * LOCAL_SIZE bytes of shared memory, HALF: half of that. Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
+// 128 * LOCAL_SIZE bytes of shared memory, HALF: half of that. Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -62,8 +62,8 @@ void main() {
     vec4 acc[TOKENS];
     [[unroll]] for (uint r = 0; r < TOKENS; r++) acc[r] = vec4(0.0);
 
-    uint xo = m0 * stride;
-    [[dont_unroll]] for (uint left = K / 32u; left > 0u;) {
+    uint xo = m0 * stride, column = 0u;
+    [[dont_unroll]] for (uint left = subs_of_row(); left > 0u;) {
         const Unit unit = load_unit(at, n & 31u);
         const uint here = min(left, UNIT_SUBS);
         [[dont_unroll]] for (uint j = 0; j < here; j++) {
@@ -80,7 +80,7 @@ void main() {
             [[dont_unroll]] for (uint q = 0; q < quarters; q++) {
                 if (q != quarter) continue;
                 uint xq = xo + q * TOKENS * stride;
-                [[dont_unroll]] for (uint p = 0; p < 4u; p++) {
+                [[dont_unroll]] for (uint p = 0; p < eights(column); p++) {
                     WORDS w[WORDS_OF_8];
                     [[unroll]] for (uint i = 0; i < WORDS_OF_8; i++) {
                         const uint o = (p * WORDS_OF_8 + i) * LOCAL_SIZE + two, h = o + LOCAL_SIZE / 2u;
@@ -95,6 +95,7 @@ void main() {
                 }
             }
             xo += 4u * LOADS;
+            column += 32u;
         }
         left -= here;
         at += UNIT_STRIDE;

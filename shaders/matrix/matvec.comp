@@ -21,7 +21,7 @@
 //
 //   4  ids  [T, S]  u32  in  experts; those in other slabs are none of this dispatch
 //
-// Grid: (ceil(rows / (ROW_LANES * TN)), 1, 1), EXPERTS: (.., T, S). Needs K % 32 = 0. Sums in f32. Reference: tests/reference/linear.py.
+// Grid: (ceil(rows / (ROW_LANES * TN)), 1, 1), EXPERTS: (.., T, S). Sums in f32. Reference: tests/reference/linear.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -77,15 +77,18 @@ vec4 x_word(uint r, uint i) {
 #endif
 }
 
-// Adds the products of x with the sub-blocks of a batch, the j-th of each row of w. 16 weights are dequantised, then multiplied by two
+// Adds the products of x with the sub-blocks of a batch, the j-th of each row of w, of count times 8 columns, 2 or 4. 16 weights are dequantised, then multiplied by two
 // rows of x in turns: AMD GPUs issue two multiply-adds at once if neither waits for the other.
-void multiply(uint j) {
+void multiply(uint j, uint count) {
 #ifdef SHUFFLE
     [[unroll]] for (uint r = 0; r < TM; r++)
-        [[unroll]] for (uint i = 0; i < LOADS; i++)
-            words[r * LOADS + i] = loaded_floats(x[xo[r] + i * LANES + gl_SubgroupInvocationID % LANES]);
+        [[unroll]] for (uint i = 0; i < LOADS; i++) {
+            const uint word = i * LANES + gl_SubgroupInvocationID % LANES;
+            words[r * LOADS + i] = loaded_floats(x[xo[r] + (count < 4u ? min(word, 2u * count - 1u) : word)]);
+        }
 #endif
     [[unroll]] for (uint i = 0; i < 8u; i += 4u) {
+        if (i >= 2u * count) continue;
         vec4 weights[4 * TN];
         [[unroll]] for (uint q = 0; q < 4u; q += 2u)
             [[unroll]] for (uint c = 0; c < TN; c++)
@@ -130,7 +133,7 @@ void main() {
     if (expert >= experts) return;
 #endif
     prepare_weights();
-    const uint subs = K / 32u;
+    const uint subs = subs_of_row();
 
     uint start[TN], lane[TN];
     [[unroll]] for (uint c = 0; c < TN; c++) {
@@ -144,7 +147,7 @@ void main() {
         if (s != slice) continue;
         uint b = 0u;  // sub-blocks of w before those that come next
 #ifndef SHUFFLE
-        [[dont_unroll]] for (b = s * BATCH; b + BATCH <= subs; b += SLICES * BATCH) {
+        [[dont_unroll]] for (b = s * BATCH; b + BATCH <= K / 32u; b += SLICES * BATCH) {
             start_at(b * 32u, num_tokens);
             [[dont_unroll]] for (uint first = b; first < b + BATCH; first += PART) {
                 const uint unit_first = first / UNIT_SUBS, sub_first = PART < UNIT_SUBS ? first % UNIT_SUBS : 0u;
@@ -153,7 +156,7 @@ void main() {
                         const uint at = start[c] + (unit_first + i / UNIT_SUBS) * UNIT_STRIDE;
                         sub[i * TN + c] = load_sub(load_unit(at, lane[c]), at, sub_first + i % UNIT_SUBS);
                     }
-                [[unroll]] for (uint i = 0; i < PART; i++) multiply(i);
+                [[unroll]] for (uint i = 0; i < PART; i++) multiply(i, 4u);
             }
         }
         if (UNIT_SUBS == BATCH) continue;
@@ -170,7 +173,7 @@ void main() {
             const uint here = min(subs - b, UNIT_SUBS);
             [[dont_unroll]] for (uint j = 0; j < here; j++) {
                 [[unroll]] for (uint c = 0; c < TN; c++) sub[c] = load_sub(unit[c], at[c], j);
-                multiply(0u);
+                multiply(0u, eights((b + j) * 32u));
             }
         }
     }

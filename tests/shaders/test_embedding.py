@@ -17,8 +17,8 @@ def embed(device, ids, data, weight_type, *, num_rows=None, part_rows=None):
 
 
 def columns_of(weight_type: str) -> int:
-    """No whole number of units: 3 blocks of 256, or 33 of 32 (more than one workgroup takes)."""
-    return 768 if blocks.block_length(weight_type) == 256 else 1056
+    """No whole number of units: 3 blocks of 256, or 33 of 32 (more than one workgroup takes), or half of one more."""
+    return {256: 768, 32: 1056, 1: 1072}[blocks.block_length(weight_type)]
 
 
 @pytest.mark.parametrize("weight_type", blocks.TYPES)

@@ -13,15 +13,15 @@ from tests.shaders.half_rows import check_halves, half_output
 from tests.shaders.run_kernel import ELEMENTWISE, REDUCTION, KernelRun, check, using_profile
 from tests.shaders.run_kernel import PROFILES as BY_NAME
 from vkprefill.engine import kernels
-from vkprefill.engine.expert_matrix import COLUMN_GROUP, ExpertMatrix, Slab, expert_words, most_tiles
+from vkprefill.engine.expert_matrix import ExpertMatrix, Slab, expert_words, most_tiles
 from vkprefill.engine.halves import HalfRows
 from vkprefill.engine.kernels.matrix import bounded_rows
 from vkprefill.gguf.grids import grid_words
-from vkprefill.gguf.quants import LAYOUTS, layout_of, pack_rows, padded_rows
+from vkprefill.gguf.quants import LAYOUTS, layout_of, pack_rows
 
 PROFILES = ("cpu", "cpu-wide", "amd", "nvidia")
-# Of every kind: units of 64, 128 and 256 weights, floats, planes of bits.
-TYPES = ("F32", "BF16", "Q8_0", "Q5_1", "IQ4_XS", "IQ2_XS", "IQ3_S", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q6_K")
+# Of every kind: units of 64, 128 and 256 weights, floats, planes of bits, grids.
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "IQ4_XS", "IQ2_XS", "IQ3_S", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q6_K")
 
 
 def route(device, logits, h, gate, per_token, num_rows=None):
@@ -152,7 +152,7 @@ def test_rows_in_their_places(device, profile, tokens, per_token, dim):
 def matrices(
     run: KernelRun, rng, weight_type: str, sizes: tuple[int, int, int], most: int
 ) -> tuple[ExpertMatrix, np.ndarray]:
-    """(on the device in slabs of at most `most`, float64 [X, rows, columns] with what is rounded up)."""
+    """(on the device in slabs of at most `most`, float64 [X, rows, columns])."""
     count, rows, columns = sizes
     kind = GGMLQuantizationType[weight_type]
     data = blocks.random_blocks(rng, count * rows, columns, weight_type, 0.05).reshape(count, rows, -1)
@@ -161,10 +161,8 @@ def matrices(
         experts = [pack_rows(np.ascontiguousarray(part), kind) for part in data[first : first + most]]
         packed = np.concatenate([grid_words(kind), *experts])
         slabs.append(Slab(first, len(data[first : first + most]), run.weight(f"w[{first}:]", packed)))
-    wide = -(-columns // COLUMN_GROUP) * COLUMN_GROUP
-    values = np.zeros((count, padded_rows(rows), wide))
-    values[:, :rows, :columns] = blocks.dequantize(data.reshape(count * rows, -1), weight_type).reshape(sizes)
-    return ExpertMatrix("w", layout_of(kind).name, count, padded_rows(rows), wide, words, tuple(slabs)), values
+    values = blocks.dequantize(data.reshape(count * rows, -1), weight_type).reshape(sizes)
+    return ExpertMatrix("w", layout_of(kind).name, count, rows, columns, words, tuple(slabs)), values
 
 
 def columns_for(weight_type: str) -> int:
@@ -179,7 +177,7 @@ def test_products_by_id(device, profile, weight_type):
     rng, tokens, per_token = np.random.default_rng(5), 5, 3
     sizes = 7, 48, columns_for(weight_type)
     choice = choices(rng, tokens, 7, per_token)
-    x = rng.standard_normal((tokens * per_token, -(-sizes[2] // 32) * 32)).astype(np.float32)
+    x = rng.standard_normal((tokens * per_token, sizes[2])).astype(np.float32)
 
     def multiply(some: slice, num_rows: int, own_rows: bool):
         own, ids = np.random.default_rng(6), choice[some]
@@ -292,8 +290,7 @@ def test_swiglu_of_several_rows(device, profile, tokens, per_token, width):
 def test_sum(device, profile, tokens, per_token, dim, in_places):
     rng = np.random.default_rng(dim)
     choice = choices(rng, tokens, 9, per_token)
-    width = padded_rows(dim)
-    y = rng.standard_normal((choice.size, width)).astype(np.float32)
+    y = rng.standard_normal((choice.size, dim)).astype(np.float32)
     shared, x = rng.standard_normal((2, tokens, dim)).astype(np.float32)
     shares = rng.random((tokens, per_token + 1)).astype(np.float32)
     with using_profile(device, profile):
@@ -304,5 +301,5 @@ def test_sum(device, profile, tokens, per_token, dim, in_places):
         kernels.add_experts(run.program, *buffers, stream, run.input("ids", choice), tiles if in_places else None)
         got = run.finish()["x"]
     at = places if in_places else np.arange(choice.size).reshape(choice.shape)
-    routed = experts.weighted(y.astype(float)[at][..., :dim], shares[:, :-1].astype(float))
+    routed = experts.weighted(y.astype(float)[at], shares[:, :-1].astype(float))
     check("sum", got, x + routed + shared * shares[:, -1:].astype(float), ELEMENTWISE)

@@ -27,8 +27,10 @@ def multiply(device, x, data, weight_type, *, add=None, num_rows=None, part_rows
 
 
 def lengths(weight_type: str) -> tuple[int, ...]:
-    """K: one sub-block, an odd number of them (half a unit left over), more than a unit; K formats: 1, 3 units."""
-    return (256, 768) if blocks.block_length(weight_type) == 256 else (32, 96, 352)
+    """K: one sub-block, an odd number of them (half a unit left over), more than a unit; K formats: 1, 3 units; floats:
+    with half a sub-block at the end.
+    """
+    return {256: (256, 768), 32: (32, 96, 352), 1: (16, 48, 96, 336)}[blocks.block_length(weight_type)]
 
 
 @pytest.fixture(params=["own", "unknown", "amd"])

@@ -13,6 +13,7 @@ import pytest
 from tests.reference import blocks, linear
 from tests.shaders.half_rows import half_input
 from tests.shaders.run_kernel import PROFILES, REDUCTION, KernelRun, check, using_profile
+from tests.shaders.test_matmul import lengths
 from vkprefill.engine import kernels
 from vkprefill.engine.halves import FLOAT_LAYOUTS, SHORT_RUN
 
@@ -48,11 +49,6 @@ def check_both(case: str, got: np.ndarray, x: np.ndarray, weight: np.ndarray, be
     exact = linear.linear(x.astype(float), weight) + before
     error = np.linalg.norm(got - exact) / max(np.linalg.norm(exact), 1e-300)
     assert error <= HALF, f"{case}, exact: error {error:.2e}; limit {HALF:.0e}"
-
-
-def lengths(weight_type: str) -> tuple[int, ...]:
-    """K: one sub-block, an odd number of them (half a unit left over), more than a unit; K formats: 1, 3 units."""
-    return (256, 768) if blocks.block_length(weight_type) == 256 else (32, 96, 352)
 
 
 @pytest.mark.smoke

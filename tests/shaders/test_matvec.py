@@ -29,8 +29,8 @@ def forms(device, profile: str, weight_type: str) -> tuple[tuple[int, int], ...]
 
 
 def columns(weight_type: str, batches: int) -> int:
-    """K: whole batches, and where units are small a rest of an odd number of sub-blocks."""
-    return batches * BATCH + (0 if lengths(weight_type)[0] == BATCH else 160)
+    """K: whole batches, and where units are small a rest of an odd number of sub-blocks, of floats half of one more."""
+    return batches * BATCH + {256: 0, 32: 160, 1: 176}[blocks.block_length(weight_type)]
 
 
 def random_case(weight_type: str, rows: int, k: int, num_tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -83,8 +83,9 @@ def tensor_type(spec: TensorSpec, mix: str, config: ModelConfig) -> TensorType:
     if spec.role == "vector" or kind_of(spec) == ROUTER:
         return TensorType.F32
     wanted = ONE_TYPE_MIXES[mix] if mix in ONE_TYPE_MIXES else _recipe_type(spec, mix, config)
-    block_size = gguf.GGML_QUANT_SIZES[wanted][0]
-    return FALLBACK_TYPES[wanted] if spec.shape[-1] % block_size else wanted
+    while spec.shape[-1] % gguf.GGML_QUANT_SIZES[wanted][0]:
+        wanted = FALLBACK_TYPES.get(wanted, TensorType.F16)
+    return wanted
 
 
 def _recipe_type(spec: TensorSpec, mix: str, config: ModelConfig) -> TensorType:

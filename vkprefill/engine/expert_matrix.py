@@ -10,10 +10,7 @@ from vkprefill.errors import OutOfMemoryError
 from vkprefill.gguf.experts import FUSED_EXPERTS
 from vkprefill.gguf.quants import packed_row_bytes, padded_rows
 from vkprefill.gguf.tensors import TensorSpec
-from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
-
-COLUMN_GROUP = 32  # weights of a sub-block: what kernels read of a row at a time
 
 
 @dataclass(frozen=True)
@@ -27,9 +24,8 @@ class Slab:
 
 @dataclass(frozen=True)
 class ExpertMatrix:
-    """A matrix [rows, columns] of each of `count` experts. Rows and columns are rounded up to whole groups by weights
-    of zero: what comes of the spare rows of one matrix is what the spare columns of the next are multiplied by. words:
-    32-bit words from one expert to the next; layout names the shader variant.
+    """A matrix [rows, columns] of each of `count` experts. words: 32-bit words from one expert to the next; layout
+    names the shader variant.
     """
 
     name: str
@@ -39,11 +35,6 @@ class ExpertMatrix:
     columns: int
     words: int
     slabs: tuple[Slab, ...]
-
-    @classmethod
-    def of(cls, stack: Stack, layout: str, columns: int, words: int, slabs: tuple[Slab, ...]) -> ExpertMatrix:
-        columns = round_up(columns, COLUMN_GROUP)
-        return cls(stack.name, layout, stack.count, padded_rows(stack.rows), columns, words, slabs)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from vkprefill.engine.expert_matrix import most_tiles
 from vkprefill.engine.halves import SHORT_RUN, HalfRows
 from vkprefill.engine.sizes import DRAFT_CANDIDATES, MAX_CANDIDATES, MAX_DRAFT_IDS, MAX_DRAFTS, Sizes
 from vkprefill.engine.step import STEP_WORDS
-from vkprefill.gguf.quants import padded_rows
 from vkprefill.rounding import ceil_div
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
@@ -188,7 +187,7 @@ def scratch_shapes(sizes: Sizes) -> dict[str, Shape]:
 def _expert_shapes(sizes: Sizes) -> dict[str, Shape]:
     c, rows, experts = sizes.config, sizes.rows, sizes.config.experts
     per_token, tile = max(experts.per_token), sizes.profile.expert_rows
-    dim, width = padded_rows(c.hidden_size), padded_rows(max(experts.sizes))
+    dim, width = c.hidden_size, max(experts.sizes)
     places = rows * per_token
     shapes = {
         "router": ((rows, experts.count), np.float32),

@@ -273,7 +273,9 @@ def _load_experts(
             place = next(at)
             _fill(file, spec, place, [(stack.rows_of(first + i), i * words) for i in range(count)], device, pool)
             slabs.append(Slab(first, count, place))
-        matrices[stack.name] = ExpertMatrix.of(stack, layout.name, columns, words, tuple(slabs))
+        matrices[stack.name] = ExpertMatrix(
+            stack.name, layout.name, stack.count, stack.rows, columns, words, tuple(slabs)
+        )
     return matrices
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vkprefill.display import printable
 from vkprefill.errors import GGUFError, UnsupportedModelError
-from vkprefill.gguf.experts import Experts, read_experts
+from vkprefill.gguf.experts import WIDTH_MULTIPLE, Experts, read_experts
 from vkprefill.gguf.file import GGUFFile
 from vkprefill.gguf.keys import ARCHITECTURE, MIXTURE, Keys
 
@@ -28,7 +28,6 @@ FIRST_NORM = "blk.0.attn_norm.weight"  # every trunk has it
 
 DEFAULT_FULL_ATTENTION_INTERVAL = 4
 CONV_KERNEL = 4  # taps the convolution shader is written for
-WIDTH_MULTIPLE = 32  # every matrix row holds whole blocks of the smallest quantisation
 HEAD_DIM_MULTIPLE = 4
 MAX_HEAD_DIM = 512
 STATE_SIZES = (16, 32, 64, 128, 256)
@@ -262,7 +261,6 @@ def _check_supported(config: ModelConfig, label: str) -> None:
         "embedding_length": c.hidden_size,
         "feed_forward_length": c.intermediate_size,
         "head_count x key_length": c.q_dim,
-        "ssm.inner_size": c.linear_value_dim,
     }
     wanted = [(what, n, n % WIDTH_MULTIPLE == 0, f"a multiple of {WIDTH_MULTIPLE}") for what, n in widths.items()]
     wanted += [

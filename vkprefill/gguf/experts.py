@@ -10,7 +10,7 @@ from vkprefill.gguf.keys import MIXTURE, Keys
 
 FUSED_EXPERTS = "ffn_gate_up_exps.weight"  # of a block whose experts have gate and up in one tensor
 MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN = 512, 32
-WIDTH_MULTIPLE = 16
+WIDTH_MULTIPLE = 16  # of what matrices multiply; a row of blocks is a multiple of 32 besides, or it could not be stored
 
 
 @dataclass(frozen=True)

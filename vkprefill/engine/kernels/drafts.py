@@ -89,7 +89,7 @@ def matvec_rows(p: Program, x: Buffer, matrix: Matrix, ids: Buffer, y: Buffer, *
             f"matvec_rows_{matrix.layout}",
             [x, part.buffer, ids, y],
             (ids.shape[0], 1, 1),
-            constants={"LOCAL_SIZE": lanes_for(matrix.columns // 32, 32), "Y_OFFSET": y_offset},
+            constants={"LOCAL_SIZE": lanes_for(ceil_div(matrix.columns, 32), 32), "Y_OFFSET": y_offset},
             push=place(matrix, part),
             work=2.0 * ids.shape[0] * matrix.columns,
             label=f"matvec_rows {matrix.name}",

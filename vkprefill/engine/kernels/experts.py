@@ -152,18 +152,20 @@ def _slabs(matrix: ExpertMatrix) -> Iterator[tuple[Slab, dict[str, int], float]]
 def add_experts(
     p: Program, y: Buffer, shared: Buffer, shares: Buffer, x: Buffer, ids: Buffer, tiles: RowTiles | None = None
 ) -> None:
-    """x[T, D] += the rows of y[S, N] of each token's experts ids[T, K] and its row of shared[T, D], each times its
+    """x[T, D] += the rows of y[S, D] of each token's experts ids[T, K] and its row of shared[T, D], each times its
     share of shares[T, K + 1]. tiles: the rows lie in the places that it says; without, as t, k.
     """
     dim, per_token = x.shape[1], ids.shape[1]
-    shapes = {"shared": (shared.shape[1:], (dim,)), "shares": (shares.shape[1:], (per_token + 1,))}
+    shapes = {
+        "y": (y.shape[1:], (dim,)),
+        "shared": (shared.shape[1:], (dim,)),
+        "shares": (shares.shape[1:], (per_token + 1,)),
+    }
     check_shapes("add_experts", **shapes)
-    if y.shape[1] < dim:
-        raise ShapeError(f"add_experts: rows of {y.shape[1]}, wanted at least {dim}")
     local = p.device.profile.local_size
     p.dispatch(
         "add_experts",
         [p.step, y, shared, shares, tiles.places if tiles else ids, x],
         (ceil_div(dim // 4, local), p.num_rows, 1),
-        constants={"LOCAL_SIZE": local, "D": dim, "N": y.shape[1], "K": per_token, "GROUPED": int(tiles is not None)},
+        constants={"LOCAL_SIZE": local, "D": dim, "K": per_token, "GROUPED": int(tiles is not None)},
     )

@@ -24,7 +24,7 @@ def embedding(p: Program, token_ids: Buffer, matrix: Matrix, x: Buffer) -> None:
         p.dispatch(
             f"embedding_{matrix.layout}",
             [p.step, part.buffer, token_ids, x],
-            (p.num_rows, ceil_div(matrix.columns // 32, local), 1),
+            (p.num_rows, ceil_div(ceil_div(matrix.columns, 32), local), 1),
             constants={"LOCAL_SIZE": local},
             push=place(matrix, part),
         )

@@ -28,7 +28,7 @@ def moe(p: Program, at: LayerContext, w: MixtureWeights) -> None:
     else:
         _by_id(p, at, w, ids)
     swiglu(p, at, w.shared, s.shared)  # last: where h is held as halves, those of its own products come
-    kernels.add_experts(p, _columns(s.expert_rows, w.ffn_down.rows), s.shared, shares, s.x, ids, tiles)
+    kernels.add_experts(p, s.expert_rows, s.shared, shares, s.x, ids, tiles)
 
 
 def _by_id(p: Program, at: LayerContext, w: MixtureWeights, ids: Buffer) -> None:
@@ -40,13 +40,13 @@ def _by_id(p: Program, at: LayerContext, w: MixtureWeights, ids: Buffer) -> None
     kernels.linear_by_id(p, s.h, w.ffn_gate, ids, gate)
     kernels.linear_by_id(p, s.h, w.ffn_up, ids, up)
     kernels.swiglu(p, up, gate, rows_of_token=ids.shape[1])
-    kernels.linear_by_id(p, gate, w.ffn_down, ids, _columns(s.expert_rows, w.ffn_down.rows), own_rows=True)
+    kernels.linear_by_id(p, gate, w.ffn_down, ids, s.expert_rows, own_rows=True)
 
 
 def _grouped(p: Program, at: LayerContext, w: MixtureWeights, tiles: kernels.RowTiles) -> None:
     """The same, the rows of an expert together: each expert's weights are read once for a tile of them."""
     s, dim, half = at.scratch, at.config.hidden_size, at.half
-    rows, halves = _columns(s.expert_rows, dim), s.expert_half if half else None
+    rows, halves = s.expert_rows, s.expert_half if half else None
     gate, up = (_columns(buffer, w.ffn_gate.rows) for buffer in (s.expert_gate, s.expert_up))
     of_halves = [half_for(matrix, halves) for matrix in (w.ffn_gate, w.ffn_up)]
     if any(of_halves):
@@ -56,7 +56,7 @@ def _grouped(p: Program, at: LayerContext, w: MixtureWeights, tiles: kernels.Row
     kernels.expert_linear(p, rows, w.ffn_gate, tiles, gate, half=halves)
     kernels.expert_linear(p, rows, w.ffn_up, tiles, up, half=halves)
     kernels.swiglu(p, up, gate, half_for(w.ffn_down, halves), rows_of_token=tiles.per_token)
-    kernels.expert_linear(p, gate, w.ffn_down, tiles, _columns(s.expert_rows, w.ffn_down.rows), half=halves)
+    kernels.expert_linear(p, gate, w.ffn_down, tiles, s.expert_rows, half=halves)
 
 
 def _columns(buffer: Buffer, columns: int) -> Buffer:
