@@ -238,6 +238,7 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     + ("dense state, pruned keys", "windows of 512"): evaluations.answers_kept,
     evaluations.EARLY: evaluations.early_layers,
     evaluations.OWN: evaluations.own_layers,
+    evaluations.CHECKED: evaluations.checked,
     evaluations.LINKS: evaluations.links,
 }
 

@@ -38,7 +38,18 @@ def answers_kept(row: Row) -> list[float]:
 EARLY = ("prompt tokens", "kept", "right densely", "by all layers", "by layer 3 of 12", "by layer 7 of 12")
 OWN = ("prompt tokens", "kept", "right densely", "chosen by the draft", "by layer 3 of the model itself")
 LINKS = ("kind", "tasks", "draft: same first token", "same text", "layer 3: same first token", "same text")
-EARLY_RUN, OWN_RUN, LINKS_RUN, _ = range(4)  # of eval_choosing.json
+CHECKED = (
+    "tokens kept",
+    "chosen by",
+    "right densely",
+    "answers kept",
+    "with `rows=nope`",
+    "dense text, checked",
+    "of these revised",
+    "first token, s",
+    "check, s",
+)
+EARLY_RUN, OWN_RUN, LINKS_RUN, _, CHECKED_RUN = range(5)  # of eval_choosing.json
 
 
 def early_layers(row: Row) -> list[float | None]:
@@ -47,6 +58,25 @@ def early_layers(row: Row) -> list[float | None]:
 
 def own_layers(row: Row) -> list[float | None]:
     return _kept(row, OWN_RUN, [("draft", ""), ("self", "layer 3")])
+
+
+def checked(row: Row) -> list[float | None]:
+    """Answers kept of those right densely, by rows of attention and those before the rotary; the checked answers that
+    have the dense text, how many were revised; medians in seconds.
+    """
+    cells = _cells("eval_choosing.json", CHECKED_RUN, "512", ("", row[0]))
+    way, layer = ("self", "layer 3") if row[1].startswith("layer") else ("draft", "")
+    found, nope = cells["checked", layer], cells[way, f"{layer} rows=nope".strip()]
+    kept = [float(cell["kept_right"]) for cell in (cells[way, layer], nope)]
+    times = [found[name] / 1e3 for name in ("ttft_ms", "check_ms")]
+    return [
+        None,
+        float(cells["dense", ""]["right"]),
+        *kept,
+        found["same_answer"] * found["n"],
+        float(found["revised"]),
+        *times,
+    ]
 
 
 def links(row: Row) -> list[float]:
