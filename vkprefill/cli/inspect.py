@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
 from vkprefill.engine.halves import takes_halves
-from vkprefill.engine.memory import check_context, chunk_for, memory_bill, wanted_chunk
+from vkprefill.engine.memory import check_context, chunk_for, chunk_in_buffers, memory_bill, wanted_chunk
 from vkprefill.engine.row_store import store_bytes
 from vkprefill.engine.sizes import Sizes
 from vkprefill.errors import DeviceError
@@ -58,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     precision = "half" if half else "full"
     block = find_block(file, config, "auto" if args.model_draft is None else args.model_draft)
     sizes = Sizes(config, profile, context, kv_type(args), chunk, half, block)
+    if info and not args.batch_size:
+        sizes = chunk_in_buffers(sizes, info.max_buffer_bytes)
     if info and args.ctx_size is not None:
         check_context(sizes, info)
     bill = memory_bill(file, sizes)
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
                     "mtp": mtp,
                     "config": asdict(config),
                     "max_context": context,
-                    "prefill_chunk": chunk,
+                    "prefill_chunk": sizes.prefill_chunk,
                     "precision": precision,
                     "device": device,
                     "memory": {**asdict(bill), "total": bill.total},
@@ -108,8 +110,9 @@ def run(args: argparse.Namespace) -> int:
             value = str(config.experts)
         print(f"  {name:24} {value}")
     print(
-        f"memory for a context of {context} tokens, KV cache {kv_type(args)}, prefill in steps of {chunk} tokens, "
-        f"precision {precision} ({f'on {device}' if device else 'no Vulkan device here: the most that any takes'}):"
+        f"memory for a context of {context} tokens, KV cache {kv_type(args)}, prefill in steps of "
+        f"{sizes.prefill_chunk} tokens, precision {precision} "
+        f"({f'on {device}' if device else 'no Vulkan device here: the most that any takes'}):"
     )
     for name, num_bytes in {**asdict(bill), "total": bill.total}.items():
         print(f"  {name:24} {num_bytes / 2**20:12,.2f} MiB")

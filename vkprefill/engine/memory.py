@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
 
@@ -21,6 +22,7 @@ from vkprefill.vulkan.device import UPLOAD_SLICE_BYTES, Device
 from vkprefill.vulkan.probe import DeviceInfo
 from vkprefill.vulkan.profiles import Profile
 
+CHUNK_STEP = 256  # tokens that a chunk is made shorter by
 MIXTURE_CHUNK = 2048  # tokens of a step of a mixture: 64 for each of 256 experts, where a token takes 8
 
 
@@ -153,18 +155,26 @@ def chunk_for(config: ModelConfig, profile: Profile) -> int:
     return max(32, min(wanted, most // 32 * 32))
 
 
+def chunk_in_buffers(sizes: Sizes, max_buffer_bytes: int) -> Sizes:
+    """The sizes with a chunk whose activations are nowhere more than a device allows in one buffer."""
+    return _shorter(sizes, lambda s: 4 * max(math.prod(x[0]) for x in scratch_shapes(s).values()) <= max_buffer_bytes)
+
+
 def _chunk_that_fits(file: GGUFFile, sizes: Sizes, device: Device, reserve_bytes: int) -> Sizes:
-    """The sizes with a shorter chunk, down to that of dense models, where activations are more than half of what
-    weights leave, or one of their buffers is more than the device allows.
-    """
+    """The sizes with a chunk that fits buffers, and whose activations are at most half of what weights leave."""
 
     def fits(sizes: Sizes) -> bool:
-        bill, largest = memory_bill(file, sizes), max(math.prod(s[0]) for s in scratch_shapes(sizes).values())
-        enough = bill.total + bill.activations + reserve_bytes <= device.available_bytes() * 0.9
-        return enough and 4 * largest <= device.info.max_buffer_bytes
+        bill = memory_bill(file, sizes)
+        return bill.total + bill.activations + reserve_bytes <= device.available_bytes() * 0.9
 
-    while sizes.prefill_chunk > device.profile.prefill_chunk and not fits(sizes):
-        sizes = replace(sizes, prefill_chunk=max(device.profile.prefill_chunk, sizes.prefill_chunk // 2))
+    return _shorter(chunk_in_buffers(sizes, device.info.max_buffer_bytes), fits)
+
+
+def _shorter(sizes: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
+    """With a chunk as much shorter as it takes, down to that of dense models."""
+    least = sizes.profile.prefill_chunk
+    while sizes.prefill_chunk > least and not fits(sizes):
+        sizes = replace(sizes, prefill_chunk=max(least, sizes.prefill_chunk - CHUNK_STEP))
     return sizes
 
 

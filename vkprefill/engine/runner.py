@@ -8,7 +8,6 @@ ones may be kept.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, mem
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.progress import PrefillProgress, told
 from vkprefill.engine.scratch import Scratch
-from vkprefill.engine.sizes import MAX_DRAFTS, PAGE, ROW_TILE
+from vkprefill.engine.sizes import MAX_DRAFTS, PAGE, ROW_TILE, most_tokens
 from vkprefill.engine.speed_meter import SpeedMeter
 from vkprefill.engine.split import SplitRuns
 from vkprefill.engine.step import StepWord
@@ -372,12 +371,9 @@ class Runner:
         return values
 
     def tokens_per_run(self, cache_len: int) -> int:
-        """Fewer tokens where the past is long, so that the attention of one layer stays below the bound of a
-        submission; whole tiles of the products where there is room for one, since these compute whole tiles anyway.
-        """
+        """Fewer where the past is long; whole tiles, which products compute anyway, where there is room for one."""
         sizes, profile = self.sizes, self.device.profile
-        pairs = profile.submission_flop / (4.0 * self.config.q_dim)  # of a token with a key of its past or its run
-        most = max(1, int((math.sqrt(cache_len**2 + 4 * pairs) - cache_len) / 2))  # most (cache_len + most) of them
+        most = most_tokens(self.config, profile, cache_len)
         tile = max(ROW_TILE, (profile.half_matmul if sizes.half else profile.matmul)[1])
         return min(sizes.prefill_chunk, most // tile * tile or most)
 

@@ -5,6 +5,7 @@ The memory bill and the allocations are made from these same numbers, so they ca
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -22,6 +23,9 @@ DRAFT_CANDIDATES = 10  # best tokens of a draft row, whose probabilities are tak
 HEAD_ROWS = 65536  # of the vocabulary's first tokens, that a draft may be unless told otherwise
 MAX_DRAFT_IDS = 1024  # tokens that a draft may be beside the first of the vocabulary
 MAX_CONTEXT, MAX_CHUNK = 1 << 30, 4096
+# The weights of a mixture's experts are read anew for each run. Four times the 0.1 s that a submission takes, or the
+# 0.25 s on a device that was not timed, is still below the 2 s after which drivers reset a GPU.
+MIXTURE_BOUNDS = 4
 ROW_TILE = 32  # activations are padded to whole tiles: a multiple of the rows that matmul and attention read together
 
 
@@ -88,6 +92,15 @@ class Sizes:
         c = self.config
         layers = len(c.linear_layers) * (conv_state_size(c) + recurrent_state_size(c))
         return max(4, layers + (c.hidden_size if self.block else 0))
+
+
+def most_tokens(config: ModelConfig, profile: Profile, cache_len: int) -> int:
+    """Of a run after so many, so that the attention of one layer stays below the bound of a submission, in mixtures
+    below MIXTURE_BOUNDS of them.
+    """
+    bound = profile.submission_flop * (MIXTURE_BOUNDS if config.experts else 1)
+    pairs = bound / (4.0 * config.q_dim)  # of a token with a key, of which there are most (cache_len + most)
+    return max(1, int((math.sqrt(cache_len**2 + 4 * pairs) - cache_len) / 2))
 
 
 def num_pages(max_context: int) -> int:
