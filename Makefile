@@ -19,6 +19,11 @@ test-all: setup
 	@.venv/bin/python -m pytest --exhaustive
 	@tools/test_numpy.sh
 
+# Client libraries against a server with the built-in model, each in an environment of its own. Needs a package index.
+.PHONY: test-clients
+test-clients: setup
+	@tools/test_clients.sh
+
 lint: setup
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .

@@ -71,6 +71,18 @@ def test_json_of_a_schema_is_compact_and_ends_where_it_is_whole(tokenizer):
     assert of_schema(json.dumps(PERSON)) == grammar
 
 
+def test_objects_have_no_properties_but_those_named(tokenizer):
+    """Unless it is said, or objects are described by several schemas together."""
+    named = {"type": "object", "properties": {"properties": {"type": "object", "properties": {"a": {}}}}}
+    assert takes(tokenizer, of_schema(named), '{"properties":{"a":1}}') == "whole"
+    assert takes(tokenizer, of_schema(named), '{"other":1}') not in ("whole", "part")
+    assert takes(tokenizer, of_schema(named), '{"properties":{"b":1}}') not in ("whole", "part")
+    assert takes(tokenizer, of_schema({**named, "additionalProperties": True}), '{"other":1}') == "whole"
+    assert takes(tokenizer, of_schema({"const": {"properties": {}}}), '{"properties":{}}') == "whole"
+    parts = [{"properties": {name: {"type": "null"}}, "required": [name]} for name in "ab"]
+    assert takes(tokenizer, of_schema({"type": "object", "allOf": parts}), '{"a":null,"b":null}') == "whole"
+
+
 def test_a_users_own_settings_of_the_library_do_not_count(tokenizer):
     loose = {**PERSON, "x-guidance": {"whitespace_flexible": True, "lenient": True}}
     assert of_schema(loose) == of_schema(PERSON)

@@ -22,6 +22,10 @@ SCHEMA, LARK = "json_schema", "lark_grammar"  # llguidance's names of the two ki
 MAX_CHARACTERS = 2**18  # of a grammar
 LARK_HEAD = "%llguidance {}\n"
 ANY_TEXT = r"/(.|\n)*/"
+OTHERS = ("additionalProperties", "patternProperties", "unevaluatedProperties")  # what says something of them
+COMBINERS = ("anyOf", "oneOf", "allOf", "$ref", "if", "dependentSchemas")
+BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
+AS_THEY_ARE = ("const", "enum", "default", "examples", "required")
 COMPACT = {"x-guidance": {"whitespace_flexible": False}}
 LONGEST_ERROR = 300
 SOURCE = re.compile(r"\n\s*\d+ \| ")  # before the lines of the grammar that llguidance shows with an error
@@ -53,8 +57,9 @@ class Grammar:
 
 
 def of_schema(schema: object, what: str = "schema") -> Grammar:
-    """JSON that a schema describes. schema: an object, True, or its JSON text; what: its name in errors. Raises
-    RequestError for what is no schema, or one that cannot be followed.
+    """JSON that a schema describes; objects whose properties are named have no others, unless the schema says so of
+    them, as models would not know where to end. schema: an object, True, or its JSON text; what: its name in errors.
+    Raises RequestError for what is no schema, or one that cannot be followed.
     """
     if isinstance(schema, str):
         try:
@@ -65,7 +70,8 @@ def of_schema(schema: object, what: str = "schema") -> Grammar:
         schema = {}
     if not isinstance(schema, Mapping):
         raise RequestError(f"{what}: found {printable(schema)}, wanted a JSON schema, which is an object")
-    return _checked(Grammar(SCHEMA, _as_text({**schema, **COMPACT}, what)), what)
+    text = _as_text(schema, what)
+    return _checked(Grammar(SCHEMA, json.dumps({**_closed(loads(text)), **COMPACT})), what)
 
 
 def of_gbnf(text: str, what: str = "grammar") -> Grammar:
@@ -120,6 +126,41 @@ def _as_text(schema: Mapping[str, object], what: str) -> str:
         return text
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"{what}: not JSON: {error or 'nested too deeply'}") from None
+
+
+def _closed(schema: object) -> object:
+    """The same without properties that are not named, but for schemas that are combined of several of one object."""
+    return _without_others(schema) if not _combines(schema) else schema
+
+
+def _combines(schema: object) -> bool:
+    if isinstance(schema, list):
+        return any(map(_combines, schema))
+    if not isinstance(schema, dict):
+        return False
+    beside = "properties" in schema and any(name in schema for name in COMBINERS)
+    return beside or len(schema.get("allOf") or ()) > 1 or any(map(_combines, schema.values()))
+
+
+def _without_others(schema: object) -> object:
+    if isinstance(schema, list):
+        return [_without_others(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    done = {
+        name: value if name in AS_THEY_ARE else _of_each(value) if name in BY_NAME else _without_others(value)
+        for name, value in schema.items()
+    }
+    if isinstance(schema.get("properties"), dict) and not any(name in schema for name in OTHERS):
+        done["additionalProperties"] = False
+    return done
+
+
+def _of_each(schemas: object) -> object:
+    """Of schemas by names that are the user's."""
+    if not isinstance(schemas, dict):
+        return schemas
+    return {name: _without_others(one) for name, one in schemas.items()}
 
 
 def _tags(special: Mapping[str, int]) -> str:

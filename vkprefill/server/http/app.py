@@ -7,6 +7,7 @@ import mimetypes
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.resources import files
 
 from starlette.applications import Starlette
@@ -22,7 +23,7 @@ from vkprefill.server.http.access import Access, middleware
 from vkprefill.server.http.completions import Completion, ForeignApi, Service
 from vkprefill.server.http.model_info import model_object, props
 from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response
-from vkprefill.server.protocol import anthropic
+from vkprefill.server.protocol import anthropic, responses
 from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.kinds import Json, check
 from vkprefill.server.protocol.openapi import openapi_document
@@ -30,7 +31,6 @@ from vkprefill.server.protocol.requests import parse_conversation
 from vkprefill.server.protocol.tables import DETOKENIZE, TOKENIZE
 
 STARTS = ("/v1", "")  # of paths: some clients are given the one, some the other
-ANTHROPIC = ForeignApi(anthropic.as_chat, anthropic.MessagesAnswer, anthropic.error_body)
 VERSION = importlib.metadata.version("vkprefill")
 PUBLIC_PATHS = ("/health", "/openapi.json")  # and the page, which asks for the key
 PAGE_HEADERS = {
@@ -85,8 +85,18 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
     async def completion(request: Request) -> Completion:
         return Completion(service, request, chat=False)
 
+    messages_api = ForeignApi(
+        lambda body: (anthropic.as_chat(body), partial(anthropic.MessagesAnswer, service.model_name)),
+        anthropic.error_body,
+        anthropic.error_body,
+    )
+    responses_api = ForeignApi(_responses(service), ApiError.body, responses.error_event)
+
     async def messages(request: Request) -> Completion:
-        return Completion(service, request, chat=True, api=ANTHROPIC)
+        return Completion(service, request, chat=True, api=messages_api)
+
+    async def respond(request: Request) -> Completion:
+        return Completion(service, request, chat=True, api=responses_api)
 
     async def count_tokens(request: Request) -> Response:
         def count(raw: bytes) -> Response:
@@ -144,6 +154,7 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
         Route("/openapi.json", openapi),
         *(Route(f"{start}/chat/completions", chat, methods=["POST"]) for start in STARTS),
         *(Route(f"{start}/completions", completion, methods=["POST"]) for start in STARTS),
+        *(Route(f"{start}/responses", respond, methods=["POST"]) for start in STARTS),
         *(Route(f"{start}/messages", messages, methods=["POST"]) for start in STARTS),
         *(Route(f"{start}/messages/count_tokens", count_tokens, methods=["POST"]) for start in STARTS),
         Route("/tokenize", on_text("content", tokenize), methods=["POST"]),
@@ -159,6 +170,21 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
         exception_handlers=handlers,
         lifespan=lifespan,
     )
+
+
+def _responses(service: Service) -> Callable[[Json], tuple[Json, Callable[[int], responses.ResponsesAnswer]]]:
+    """Reads bodies of /v1/responses, and remembers what was answered."""
+    remembered = responses.Remembered()
+
+    def count(text: str) -> int:
+        return len(service.prompts.encode(text, add_special=False, parse_special=False))
+
+    def read(body: Json) -> tuple[Json, Callable[[int], responses.ResponsesAnswer]]:
+        chat, asked, messages = responses.as_chat(body, remembered)
+        answer = responses.ResponsesAnswer(service.model_name, asked, messages, remembered, count)
+        return chat, lambda _: answer
+
+    return read
 
 
 def _page_routes() -> list[Route]:

@@ -71,13 +71,13 @@ class Foreign(Protocol):
 
 @dataclass(frozen=True)
 class ForeignApi:
-    """Another API over chat. as_chat: its body -> that of a chat completion; answer: of the model's name and the
-    prompt's number of tokens; error: an error in its form. Its events have their type as their name.
+    """Another API over chat. read: its body -> that of a chat completion, and what makes the answer, given the prompt's
+    number of tokens; error: an error in its form; event: the same in a stream. Events are named by their type.
     """
 
-    as_chat: Callable[[Json], Json]
-    answer: Callable[[str, int], Foreign]
+    read: Callable[[Json], tuple[Json, Callable[[int], Foreign]]]
     error: Callable[[ApiError], Json]
+    event: Callable[[ApiError], Json]
 
 
 class Completion:
@@ -89,6 +89,7 @@ class Completion:
         self._request = request
         self._chat = chat
         self._api = api
+        self._new_foreign: Callable[[int], Foreign] | None = None
         self._foreign: Foreign | None = None
         self._field = "messages" if chat else "prompt"  # of the body, that holds the prompt
 
@@ -104,7 +105,7 @@ class Completion:
             error = of_setting(failed)
             status = error.status
             if stream.started:
-                await self._emit(stream, error.body() if self._api is None else self._api.error(error))
+                await self._emit(stream, error.body() if self._api is None else self._api.event(error))
                 await stream.end(mark=self._api is None)
             elif self._api is not None:
                 await JsonResponse(self._api.error(error), error.status, error.headers())(scope, receive, send)
@@ -132,8 +133,8 @@ class Completion:
 
     async def _run(self, request: AnswerRequest, prompt: Prompt, stream: EventStream) -> Json | None:
         answer = self._new_answer(request, prompt)
-        if self._api is not None:
-            self._foreign = self._api.answer(self._service.model_name, len(prompt.token_ids))
+        if self._new_foreign is not None:
+            self._foreign = self._new_foreign(len(prompt.token_ids))
         async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as events:
             if not request.stream:
                 return await self._whole(events, answer)
@@ -198,7 +199,7 @@ class Completion:
         """Check the body and make its prompt; for a thread, as templates and long prompts take time."""
         service, body = self._service, parse_json(raw)
         if self._api is not None:
-            body = self._api.as_chat(body)
+            body, self._new_foreign = self._api.read(body)
         request = parse_chat(body, service.defaults) if self._chat else parse_completion(body, service.defaults)
         try:
             if isinstance(request, ChatRequest):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkprefill.server.protocol.anthropic import COUNT, MESSAGES
 from vkprefill.server.protocol.kinds import Json
+from vkprefill.server.protocol.responses import RESPONSES
 from vkprefill.server.protocol.tables import (
     APPLY_TEMPLATE,
     CHAT,
@@ -34,6 +35,9 @@ def openapi_document(version: str) -> Json:
             },
             "/v1/completions": {
                 "post": _post("Continue a text", COMPLETION.schema(), _answer("text_completion"), stream=True)
+            },
+            "/v1/responses": {
+                "post": _post("Answer, in the form of responses", RESPONSES.schema(), _response(), stream=True)
             },
             "/v1/messages": {"post": _post("Answer, in Anthropic's form", MESSAGES.schema(), _message(), stream=True)},
             "/v1/messages/count_tokens": {
@@ -124,6 +128,16 @@ def _error() -> Json:
 
 def _name() -> Json:
     return {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _response() -> Json:
+    return _object(
+        id={"type": "string"},
+        object={"const": "response"},
+        status={"enum": ["completed", "incomplete"]},
+        output={"type": "array"},
+        usage=_object(input_tokens={"type": "integer"}, output_tokens={"type": "integer"}),
+    )
 
 
 def _message() -> Json:
