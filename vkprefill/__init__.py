@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from vkprefill.drafting.settings import SpecDecodeConfig
     from vkprefill.engine.cache import Cache, Snapshot
     from vkprefill.engine.capture import AttentionCapture
+    from vkprefill.engine.microscope.activations import ActivationCache
+    from vkprefill.engine.microscope.edits import Edit
     from vkprefill.engine.model import Model, load
     from vkprefill.errors import (
         ContextLengthError,
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     from vkprefill.specprefill.settings import SpecPrefillConfig
 
 __all__ = [
+    "ActivationCache",
     "AttentionCapture",
     "Cache",
     "ContextLengthError",
     "DeviceError",
+    "Edit",
     "GGUFError",
     "GenerationPart",
     "GenerationResult",
@@ -58,6 +62,8 @@ _PLACES = {
     "drafting.settings": ("SpecDecodeConfig",),
     "engine.cache": ("Cache", "Snapshot"),
     "engine.capture": ("AttentionCapture",),
+    "engine.microscope.activations": ("ActivationCache",),
+    "engine.microscope.edits": ("Edit",),
     "engine.model": ("Model", "load"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "generation.generate": ("GenerationPart", "GenerationResult", "generate", "stream_generate"),

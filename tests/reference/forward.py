@@ -5,7 +5,7 @@ Intermediates carry llama.cpp's names, as in tests/data/models/README.md. Weight
 package, so that a mistake in the engine's own reader cannot hide here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,8 @@ class ReferenceModel:
             return default if field is None else field.contents()
 
         self.dtype, self.chunk = dtype, chunk
+        # Called with each point (engine/microscope/names.py) and its rows [T, ...]; what it returns takes their place.
+        self.at: Callable[[str, np.ndarray], np.ndarray] = lambda name, rows: rows
         self.mtp_blocks = key("nextn_predict_layers", 0)
         self.layer_count = key("block_count") - self.mtp_blocks
         self.heads, self.kv_heads = key("attention.head_count"), key("attention.head_count_kv")
@@ -105,16 +107,18 @@ class ReferenceModel:
     def forward(self, token_ids: Sequence[int], positions: Sequence[int], state: State) -> dict[str, np.ndarray]:
         """token_ids, positions int [T]; changes `state`. Returns every intermediate; logits are `result_output`."""
         positions = np.asarray(positions, np.int64)
-        x = self.weights["token_embd.weight"][np.asarray(token_ids)]
+        x = self.at("hook_embed", self.weights["token_embd.weight"][np.asarray(token_ids)])
         out = {"model.input_embed": x}
         for i, recurrent in enumerate(self.recurrent):
+            x = self.at(f"blocks.{i}.hook_resid_pre", x)
             normed = out[f"attn_norm-{i}"] = self._norm(x, f"blk.{i}.attn_norm")
             if recurrent:
                 mixed = self._delta_net(normed, state[i], i, out)
             else:
                 mixed = self._attention(normed, positions, state[i], i, out)
-            x = self._residual_mlp(x, mixed, i, out)
-        out["result_norm"] = self._norm(x, "output_norm")
+            mixed = self.at(f"blocks.{i}.hook_attn_out", mixed)
+            x = self.at(f"blocks.{i}.hook_resid_post", self._residual_mlp(x, mixed, i, out))
+        out["result_norm"] = self.at("ln_final.hook_normalized", self._norm(x, "output_norm"))
         out["result_output"] = self._head(out["result_norm"])
         return out
 
@@ -153,42 +157,50 @@ class ReferenceModel:
         return self._linear(x, "output" if "output.weight" in self.weights else "token_embd")
 
     def _residual_mlp(self, x: np.ndarray, mixed: np.ndarray, i: int, out: dict) -> np.ndarray:
-        x = out[f"attn_residual-{i}"] = x + mixed
+        x = out[f"attn_residual-{i}"] = self.at(f"blocks.{i}.hook_resid_mid", x + mixed)
         n = out[f"attn_post_norm-{i}"] = self._norm(x, f"blk.{i}.post_attention_norm")
         if f"blk.{i}.ffn_gate_inp.weight" in self.weights:
             mixed = experts.mixture(n, x, self.weights, f"blk.{i}.", self.experts_per_token[i])
             out.update({f"{name}-{i}": value for name, value in mixed.items()})
         else:
-            inner = activations.swiglu(self._linear(n, f"blk.{i}.ffn_gate"), self._linear(n, f"blk.{i}.ffn_up"))
+            gate = self.at(f"blocks.{i}.mlp.hook_pre", self._linear(n, f"blk.{i}.ffn_gate"))
+            up = self.at(f"blocks.{i}.mlp.hook_pre_linear", self._linear(n, f"blk.{i}.ffn_up"))
+            inner = self.at(f"blocks.{i}.mlp.hook_post", activations.swiglu(gate, up))
             out[f"ffn_swiglu-{i}"] = inner
             out[f"ffn_out-{i}"] = self._linear(inner, f"blk.{i}.ffn_down")
+        out[f"ffn_out-{i}"] = self.at(f"blocks.{i}.hook_mlp_out", out[f"ffn_out-{i}"])
         out[f"l_out-{i}"] = x + out[f"ffn_out-{i}"]
         return out[f"l_out-{i}"]
 
     def _delta_net(self, n: np.ndarray, state: DeltaState, i: int, out: dict) -> np.ndarray:
         block, weights = f"blk.{i}.", self.weights
-        size, tokens, key_width = self.state_size, len(n), self.key_heads * self.state_size
+        size, tokens = self.state_size, len(n)
+        point = f"blocks.{i}.linear_attn.hook_"
+        n = self.at(point + "in", n)
         mixed = self._linear(n, block + "attn_qkv")  # [T, C]: q, k, v, each head-major
+        raw = self._at_qkv(point, "_pre_conv", *self._heads_of(mixed))
+        mixed = np.concatenate([rows.reshape(tokens, -1) for rows in raw], -1)
         z = self._linear(n, block + "attn_gate")
+        z = self.at(point + "gate_input", z.reshape(tokens, -1, size)).reshape(z.shape)
         beta_raw, alpha = self._linear(n, block + "ssm_beta"), self._linear(n, block + "ssm_alpha")
-        beta = activations.sigmoid(beta_raw)
+        beta = self.at(point + "beta", activations.sigmoid(beta_raw))
         step_size = delta_rule.softplus_alpha(alpha, weights[block + "ssm_dt.bias"])
-        decay = delta_rule.log_decay(step_size, weights[block + "ssm_a"])
+        decay = self.at(point + "log_decay", delta_rule.log_decay(step_size, weights[block + "ssm_a"]))
 
         convolved = conv.causal_conv(mixed, weights[block + "ssm_conv1d.weight"], state.conv)
         state.conv = conv.next_state(mixed, state.conv)
         active = conv.activate(convolved)
-        q = norm.l2_norm(active[:, :key_width].reshape(tokens, self.key_heads, size), self.eps)
-        k = norm.l2_norm(active[:, key_width : 2 * key_width].reshape(tokens, self.key_heads, size), self.eps)
-        v = active[:, 2 * key_width :].reshape(tokens, self.value_heads, size)
+        q, k, v = self._heads_of(active)
+        q, k, v = self._at_qkv(point, "", norm.l2_norm(q, self.eps), norm.l2_norm(k, self.eps), v)
 
         if self.chunk:
             core, state.memory = delta_rule.chunked(q, k, v, decay, beta, state.memory, self.chunk)
         else:
             core, state.memory = delta_rule.recurrent(q, k, v, decay, beta, state.memory)
+        core = self.at(point + "recurrence_out", core)
         gated = norm.gated_rms_norm(core, z.reshape(core.shape), weights[block + "ssm_norm.weight"], self.eps)
         gated = gated.reshape(tokens, -1)
-        projected = self._linear(gated, block + "ssm_out")
+        projected = self.at(point + "out", self._linear(gated, block + "ssm_out"))
         named = {
             "linear_attn_qkv_mixed": mixed,
             "z": z,
@@ -211,23 +223,34 @@ class ReferenceModel:
         out.update({f"{name}-{i}": value for name, value in named.items()})
         return projected
 
+    def _heads_of(self, channels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """[T, C] -> q, k [T, Hk, Dk], v [T, Hv, Dv]."""
+        size, width = self.state_size, self.key_heads * self.state_size
+        parts = np.split(channels, [width, 2 * width], axis=-1)
+        return tuple(rows.reshape(len(channels), -1, size) for rows in parts)
+
+    def _at_qkv(self, point: str, suffix: str, *qkv: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(self.at(f"{point}{name}{suffix}", rows) for name, rows in zip("qkv", qkv, strict=True))
+
     def _attention(self, n: np.ndarray, positions: np.ndarray, state: KVState, i: int, out: dict) -> np.ndarray:
         block, weights, tokens = f"blk.{i}.", self.weights, len(n)
+        point = f"blocks.{i}.attn.hook_"
         joint = self._linear(n, block + "attn_q")
         q, gate = attention.split_query_gate(joint, self.heads, self.head_size)
-        k = self._linear(n, block + "attn_k").reshape(tokens, self.kv_heads, self.head_size)
-        v = self._linear(n, block + "attn_v").reshape(tokens, self.kv_heads, self.head_size)
+        q = self.at(point + "q", q)
+        k = self.at(point + "k", self._linear(n, block + "attn_k").reshape(tokens, self.kv_heads, self.head_size))
+        v = self.at(point + "v", self._linear(n, block + "attn_v").reshape(tokens, self.kv_heads, self.head_size))
         q_normed = norm.rms_norm(q, weights[block + "attn_q_norm.weight"], self.eps)
         k_normed = norm.key_norm(k, weights[block + "attn_k_norm.weight"], self.eps)
-        q_rotated = rope.rotate(q_normed, positions, self.rotary_dims, self.rope_base)
-        k_rotated = rope.rotate(k_normed, positions, self.rotary_dims, self.rope_base)
+        q_rotated = self.at(point + "rot_q", rope.rotate(q_normed, positions, self.rotary_dims, self.rope_base))
+        k_rotated = self.at(point + "rot_k", rope.rotate(k_normed, positions, self.rotary_dims, self.rope_base))
         state.keys = np.concatenate([state.keys, k_rotated])
         state.values = np.concatenate([state.values, v])
         state.positions = np.concatenate([state.positions, positions])
 
         heads, rows = attention.attend(q_rotated, state.keys, state.values, positions, state.positions)
         ungated, factor = heads.reshape(tokens, -1), attention.output_gate(gate)
-        gated = ungated * factor
+        gated = self.at(point + "z", (ungated * factor).reshape(heads.shape)).reshape(tokens, -1)
         projected = self._linear(gated, block + "attn_output")
         named = {
             "Qcur_full": joint,

@@ -282,6 +282,24 @@ class Cache:
         self._set_point(snapshot.point)
         self.broken = False
 
+    def recurrent_state(self, layer: int) -> np.ndarray:
+        """float32 [Hv, Dk, Dv], a copy of a delta-net layer's state after the last token."""
+        with self.pool.turn:
+            self._check_usable()
+            self.pool.activate(self)
+            return self.pool.recurrent_state(layer)
+
+    def set_recurrent_state(self, layer: int, state: np.ndarray) -> None:
+        """What the next token goes on from, [Hv, Dk, Dv]; snapshots stay as they are. RequestError for an empty
+        cache.
+        """
+        with self.pool.turn:
+            self._check_usable()
+            if not len(self):
+                raise RequestError("state: the cache is empty; a state is set between tokens")
+            self.pool.activate(self)
+            self.pool.set_recurrent_state(layer, state)
+
     def let_go(self) -> None:
         """Give up the recurrent state, and its memory: the cache goes on from a snapshot only."""
         if len(self):

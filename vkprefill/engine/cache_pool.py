@@ -13,6 +13,7 @@ from vkprefill.engine.kept_rows import KeptRows, kept_layer_size
 from vkprefill.engine.kv_layout import page_of_rows, rows_of_page
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, num_pages, recurrent_state_size
+from vkprefill.errors import RequestError
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 
@@ -243,6 +244,35 @@ class CachePool:
             self._apply_aside(rows)
             state = self.undo_state
         return self.device.download(state.part("state", self.offsets[layer].conv, (size,)))
+
+    def recurrent_state(self, layer: int) -> np.ndarray:
+        """float32 [Hv, Dk, Dv] of a delta-net layer of the live cache."""
+        self._check_delta(layer)
+        shape = self._state_shape
+        values = self.read_state(layer)[conv_state_size(self.config) :].reshape(shape[0], shape[2], shape[1])
+        return np.ascontiguousarray(values.transpose(0, 2, 1))
+
+    def set_recurrent_state(self, layer: int, state: np.ndarray) -> None:
+        """RequestError for what is no such state."""
+        self._check_delta(layer)
+        values = np.asarray(state)
+        if values.shape != self._state_shape or values.dtype.kind != "f" or not np.isfinite(values).all():
+            raise RequestError(
+                f"state: found {values.dtype} of shape {list(values.shape)}, wanted finite float32 of "
+                f"{list(self._state_shape)}"
+            )
+        self.settle()
+        words = np.ascontiguousarray(values.transpose(0, 2, 1), np.float32)
+        self.device.upload(self.state.part("state", self.offsets[layer].recurrent, words.shape), [words])
+
+    @property
+    def _state_shape(self) -> tuple[int, int, int]:
+        c = self.config
+        return c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+
+    def _check_delta(self, layer: int) -> None:
+        if layer not in self.offsets:
+            raise RequestError(f"state: layer {layer} has none, wanted one of {', '.join(map(str, self.offsets))}")
 
     def _page(self, buffer: Buffer, page: int) -> Buffer:
         return buffer.part(buffer.label, page * self._page_words, (self._page_words,))

@@ -41,9 +41,11 @@ class RowTap:
         self._chosen.view()[: len(tokens)] = np.stack([tokens, rows], axis=-1)
         self._runner.step.set_words({StepWord.NUM_QUERIES: len(tokens), StepWord.NUM_KEYS: num_keys})
 
-    def record(self, p: Program, layer: int, rows: Buffer, turns: Buffer | None = None) -> None:
+    def record(
+        self, p: Program, layer: int, rows: Buffer, turns: Buffer | None = None, *, softmax: bool = True
+    ) -> None:
         """rows[j, H, keys] of this layer's queries; while the layer is being recorded. turns: of queries and keys
-        before the rotary.
+        before the rotary; softmax: see attention_rows.
         """
         c, pool = self._runner.config, self._runner.pool
         kernels.attention_rows(
@@ -59,6 +61,7 @@ class RowTap:
             scale=c.attention_scale,
             kv_type=pool.kv_type,
             turns=turns,
+            softmax=softmax,
         )
 
     def free(self) -> None:

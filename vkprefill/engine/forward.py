@@ -19,6 +19,7 @@ from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.layers.delta_net import delta_net
 from vkprefill.engine.layers.feed_forward import feed_forward
 from vkprefill.engine.layers.mtp import mtp_block, mtp_fill
+from vkprefill.engine.points import Watch, announce, wanted, whole_rows
 from vkprefill.engine.scratch import Scratch
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.weights import ModelWeights
@@ -34,6 +35,8 @@ log = logging.getLogger("vkprefill")
 # timed.
 SUBMISSION_S = 0.1
 MIN_SUBMISSION_FLOP = 1e9
+
+EMBEDDED, NORMALIZED = "hook_embed", "ln_final.hook_normalized"  # points outside the layers
 
 
 class ForwardPass:
@@ -56,13 +59,14 @@ class ForwardPass:
         tap: Callable[[Program, int], None] | None = None,
         last_layer: int | None = None,
         fill_block: bool = True,
+        watch: Watch | None = None,
     ) -> Program:
         """Token ids -> hidden states x of all layers, for up to num_rows tokens.
 
         tap(p, layer): records what reads the queries of a full-attention layer; last_layer: one of those, after whose
-        tap all ends; fill_block: keys and values of a multi-token-prediction block too.
+        tap all ends; fill_block: keys and values of a multi-token-prediction block too; watch: looks at points.
         """
-        p = self._program(name, num_rows)
+        p = self._program(name, num_rows, watch)
         self._append_trunk(p, tap, last_layer, fill_block=fill_block)
         return p
 
@@ -74,7 +78,7 @@ class ForwardPass:
         """
         p = self._program(name, num_rows)
         if not layers.start:
-            kernels.embedding(p, self._scratch.token_ids, self._weights.token_embd, self._scratch.x)
+            self._append_embedding(p)
         for layer in layers:
             self._append_layer(p, layer, tap)
         if layers.stop == self._config.num_hidden_layers and self._weights.mtp:
@@ -88,15 +92,17 @@ class ForwardPass:
         num_rows: int,
         tap: Callable[[Program, int], None] | None = None,
         late: tuple[int, Buffer] | None = None,
+        watch: Watch | None = None,
     ) -> Program:
         """Token ids -> rows after output_norm (h), logits and candidates of each, for up to num_rows rows (at most
         KEPT) that may be taken back: decode. What a row gives does not depend on how many run with it. tap: as above;
-        late: after this layer all are told by another step buffer.
+        late: after this layer all are told by another step buffer; watch: as above.
         """
-        p, s, w = self._program(name, num_rows), self._scratch, self._weights
+        p, s, w = self._program(name, num_rows, watch), self._scratch, self._weights
         self._append_trunk(p, tap, few_rows=True, late=late)
         if w.mtp is None:  # whose input they are too
             kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
+        announce(p, NORMALIZED, whole_rows(s.h))
         kernels.linear(p, s.h, w.output, s.logits)
         kernels.top_k(p, s.logits, s.seen, s.token_ids, s.allowed, s.block_best, s.candidates)
         return p
@@ -122,7 +128,7 @@ class ForwardPass:
         fill_block: bool = True,
         late: tuple[int, Buffer] | None = None,
     ) -> None:
-        kernels.embedding(p, self._scratch.token_ids, self._weights.token_embd, self._scratch.x)
+        self._append_embedding(p)
         for layer in range(self._config.num_hidden_layers):
             self._append_layer(p, layer, tap, few_rows=few_rows, rows_only=layer == last_layer)
             if layer == last_layer:
@@ -132,6 +138,11 @@ class ForwardPass:
         if last_layer is None and self._weights.mtp:
             self._append_mtp(p, few_rows, fill_block)
         p.prefix = ""
+        if not few_rows and wanted(p, NORMALIZED):  # which the head works out of the last row alone
+            kernels.rms_norm(
+                p, self._scratch.x, self._weights.output_norm, self._scratch.h, eps=self._config.rms_norm_eps
+            )
+            announce(p, NORMALIZED, whole_rows(self._scratch.h))
 
     def _append_layer(
         self,
@@ -145,7 +156,8 @@ class ForwardPass:
         """rows_only: of a full-attention layer, nothing after the tap."""
         s, c, weights = self._scratch, self._config, self._weights.layers[layer]
         p.prefix = f"L{layer:02d}."
-        at = self._context(layer, p.num_rows, few_rows)
+        at = self._context(layer, p, few_rows)
+        at.point(p, "hook_resid_pre", s.x)
         kernels.rms_norm(p, s.x, weights.attn_norm, s.h, eps=c.rms_norm_eps, half=at.half)
         if c.layer_types[layer] == FULL_ATTENTION:
             attention(p, at, weights.mixer, tap=tap, rows_only=rows_only)
@@ -153,14 +165,16 @@ class ForwardPass:
             delta_net(p, at, weights.mixer)
         if rows_only:
             return
+        at.point(p, "hook_resid_mid", s.x)
         kernels.rms_norm(p, s.x, weights.post_attention_norm, s.h, eps=c.rms_norm_eps, half=at.half)
         feed_forward(p, at, weights.mlp)
+        at.point(p, "hook_resid_post", s.x)
 
     def _append_mtp(self, p: Program, few_rows: bool, fill: bool) -> None:
         """Keys and values of the multi-token-prediction block, if they are wanted, and the row that waits for its next
         token. x stays as it is, for the head.
         """
-        s, w, at = self._scratch, self._weights, self._context(self._pool.mtp_layer, p.num_rows, few_rows)
+        s, w, at = self._scratch, self._weights, self._context(self._pool.mtp_layer, p, few_rows)
         p.prefix = f"L{at.index:02d}."
         kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps)
         if fill:
@@ -168,14 +182,19 @@ class ForwardPass:
         else:
             kernels.keep_row(p, s.h, self._pool.waiting_row)
 
-    def _context(self, layer: int, num_rows: int, few_rows: bool = False) -> LayerContext:
-        pool = self._pool
-        return LayerContext(layer, self._config, pool, self._scratch, self._half(num_rows), pool.page_table, few_rows)
+    def _append_embedding(self, p: Program) -> None:
+        kernels.embedding(p, self._scratch.token_ids, self._weights.token_embd, self._scratch.x)
+        announce(p, EMBEDDED, whole_rows(self._scratch.x))
 
-    def record_head(self) -> Program:
+    def _context(self, layer: int, p: Program, few_rows: bool = False) -> LayerContext:
+        pool, half = self._pool, None if p.watch is not None and p.watch.full else self._half(p.num_rows)
+        return LayerContext(layer, self._config, pool, self._scratch, half, pool.page_table, few_rows)
+
+    def record_head(self, watch: Watch | None = None) -> Program:
         """Hidden state of the last token of the run before -> logits [V] and the best candidates."""
-        p, s, w = self._program("head", 1), self._scratch, self._weights
+        p, s, w = self._program("head", 1, watch), self._scratch, self._weights
         kernels.rms_norm(p, s.x, w.output_norm, s.h, eps=self._config.rms_norm_eps, last_row=True)
+        announce(p, NORMALIZED, whole_rows(s.h))
         kernels.linear(p, s.h, w.output, s.logits, one_row=True)
         kernels.top_k(p, s.logits, s.seen, s.token_ids, s.allowed, s.block_best, s.candidates)
         return p
@@ -185,7 +204,7 @@ class ForwardPass:
         candidates of each are in `drafts`. The first one takes token_ids[0] and the row that waits.
         """
         p, s, w, pool = self._program("drafts", 1), self._scratch, self._weights.mtp, self._pool
-        at, hidden = self._context(pool.mtp_layer, 1), pool.waiting_row
+        at, hidden = self._context(pool.mtp_layer, p), pool.waiting_row
         (vocab,), blocks = s.logits.shape[1:], ceil_div(head.num_logits, 64)
         assert head.num_logits <= vocab
         logits = s.logits.part("draft logits", 0, (1, head.num_logits))
@@ -213,6 +232,12 @@ class ForwardPass:
         kernels.linear(p, s.h, w.output, logits)
         return p
 
+    def record_head_rows(self) -> Program:
+        """Rows h[SHORT_RUN, D] after the last norm -> logits of each."""
+        p, s = self._program("head rows", SHORT_RUN), self._scratch
+        kernels.linear(p, s.h, self._weights.output, s.logits)
+        return p
+
     def fit_submissions(self, num_rows: int) -> None:
         """Bound a submission's work by the speed of one large product, so that it takes about SUBMISSION_S whatever the
         GPU.
@@ -232,5 +257,7 @@ class ForwardPass:
         """Where a program of so many rows rounds activations to halves; None: its products are float32."""
         return self._scratch.half if num_rows > SHORT_RUN else None
 
-    def _program(self, name: str, num_rows: int) -> Program:
-        return self._device.program(self.role + name, step=self._scratch.step, num_rows=num_rows)
+    def _program(self, name: str, num_rows: int, watch: Watch | None = None) -> Program:
+        p = self._device.program(self.role + name, step=self._scratch.step, num_rows=num_rows)
+        p.watch = watch
+        return p

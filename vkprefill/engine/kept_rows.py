@@ -38,6 +38,11 @@ def kept_layer_size(channels: int, value_heads: int) -> int:
     return KEPT * (3 * channels + 4 * value_heads)
 
 
+def kept_offsets(channels: int) -> tuple[int, int]:
+    """Floats from a layer's first kept one to its qkv, and to its gates."""
+    return KEPT * channels, 3 * KEPT * channels
+
+
 def kept_size(sizes: Sizes) -> int:
     """Floats that a model keeps: all delta-net layers, and, with a multi-token-prediction block, hidden rows
     [KEPT, D].

@@ -14,6 +14,10 @@ from vkprefill.engine.capture import AttentionCapture, query_indices
 from vkprefill.engine.cpu_loads import choose_loads
 from vkprefill.engine.drafter import Drafter
 from vkprefill.engine.memory import LoadOptions
+from vkprefill.engine.microscope.activations import ActivationCache
+from vkprefill.engine.microscope.edits import Edit
+from vkprefill.engine.microscope.names import Name, point_shapes
+from vkprefill.engine.microscope.record import Recorder, Wish
 from vkprefill.engine.rows import Rows
 from vkprefill.engine.runner import LOGITS_ROWS, PrefillProgress, Runner
 from vkprefill.engine.sizes import HEAD_ROWS
@@ -200,6 +204,45 @@ class Model:
                 if progress:
                     progress(stop, len(ids))
         return rows
+
+    @property
+    def points(self) -> dict[str, tuple[int, ...]]:
+        """Names for `record` -> shape of a token's row; -1: the keys."""
+        return point_shapes(self.config)
+
+    def record(
+        self,
+        prompt_or_ids: str | Sequence[int],
+        names: Name | Sequence[Name],
+        *,
+        tokens: str | slice = "last",
+        steps: str = "prefill",
+        max_tokens: int = 0,
+        edits: Sequence[Edit] = (),
+        positions: Sequence[int] | None = None,
+        progress: PrefillProgress | None = None,
+    ) -> ActivationCache:
+        """Run a prompt (text as it stands, or token ids) on a cache of its own; what is computed at named points.
+
+        names: of `points`, with * for any text; "resid_post" for that of every layer; ("q", 3) or ("q", 3, "attn") for
+        one. tokens: of the prompt that are recorded: "last", "all" or a slice; steps: "prefill", "decode" or "both";
+        max_tokens: tokens generated after it, the most probable each time. edits: changes on the way, in order.
+        positions: as for prefill. Memory is linear in what is asked. Raises RequestError for names that are none, with
+        those near them, OutOfMemoryError, with the numbers, before anything runs.
+        """
+        wish = Wish.of(self.runner, names, tokens, steps, max_tokens)
+        recorder = self.recorder(wish)
+        try:
+            return recorder.record(self._ids(prompt_or_ids), positions, edits, progress)
+        finally:
+            recorder.close()
+
+    def recorder(self, wish: Wish) -> Recorder:
+        """For many prompts, one after another, with the same wish."""
+        return Recorder(self.runner, wish, self.tokenizer.eog_token_ids)
+
+    def _ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
     def prefill_candidates(
         self,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from vkprefill.engine import kernels
+from vkprefill.engine.kernels.points import ADD, SCALE, SET
 from vkprefill.engine.kernels.rows import NO_ROW
+from vkprefill.engine.points import Rows
 from vkprefill.engine.sizes import MAX_CANDIDATES
 from vkprefill.rounding import ceil_div, round_up
 from vkprefill.selftest import attention, delta_net, delta_rows, drafts, elementwise, experts, products, reference
-from vkprefill.selftest.trial import EXACT, Check, Trial
+from vkprefill.selftest.trial import EXACT, FUNCTIONS, Check, Trial
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.profiles import SHUFFLE_SUBGROUPS
 from vkprefill.vulkan.shaders import manifest
@@ -25,6 +27,7 @@ def all_checks(device: Device) -> list[Check]:
         *attention.checks(device),
         Check("best tokens", _top_k),
         Check("rows moved", _move_rows),
+        Check("points read and changed", _points),
         *products.checks(device),
         *experts.checks(device),
         *drafts.checks(),
@@ -51,6 +54,30 @@ def _move_rows(trial: Trial) -> None:
     kernels.move_rows(p, trial.put(pairs), trial.put(x), found)
     p.run()
     trial.compare(p, found, np.stack([x[8], y[1], y[2], x[8], y[4], x[0]]), EXACT)
+
+
+def _points(trial: Trial) -> None:
+    """Each second part of a head: read, then changed three times, then a row added to all."""
+    heads, width = 3, 20
+    x, values = trial.normal(4, 2 * heads * width), trial.normal(2, heads * width)
+    p, found, taken = trial.program(4), trial.put(x), trial.output(3, heads * width)
+    point = Rows(found, heads, width, 2 * heads * width, 2 * width)
+    kernels.record_rows(p, trial.put(np.array([2, NO_ROW, 0, 1], np.uint32)), point, taken)
+    rows = trial.put(np.array([1, NO_ROW, NO_ROW, 0], np.uint32))
+    wanted = x.reshape(4, heads, 2, width).copy()
+    added = values.reshape(2, heads, width)
+    for op in (ADD, SCALE):
+        kernels.edit_rows(p, rows, trial.put(values), point, op)
+        for token, row in ((0, 1), (3, 0)):
+            part = wanted[token, :, 0]
+            wanted[token, :, 0] = part + added[row] if op == ADD else part * added[row]
+    last = trial.put(np.array([NO_ROW, 0, NO_ROW, NO_ROW], np.uint32))
+    kernels.edit_rows(p, last, trial.put(values), point, SET)
+    wanted[1, :, 0] = added[0]
+    kernels.add_rows(p, trial.put(x), found)
+    p.run()
+    trial.compare(p, taken, x.reshape(4, heads, 2, width)[[2, 3, 0], :, 0].reshape(3, -1), EXACT)
+    trial.compare(p, found, wanted.reshape(4, -1) + x, FUNCTIONS)
 
 
 def _top_k(trial: Trial) -> None:

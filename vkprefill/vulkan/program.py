@@ -33,6 +33,7 @@ class Program:
         self.step = step
         self.num_rows = num_rows
         self.prefix = ""  # of the labels: the layer being recorded
+        self.watch: object | None = None  # who looks at the points that are announced meanwhile: engine/points.py
         self.labels: list[str] = []
         self.dispatches: list[tuple[str, float]] = []  # (shader, floating point operations or 0) of each
         self.shaders: set[str] = set()
@@ -42,6 +43,7 @@ class Program:
         self._read: set[int] = set()
         self._work = 0.0
         self._one_by_one = device.one_by_one
+        self._calls: dict[int, list[Callable[[], None]]] = {}  # by the number of submissions before
         self._marks = Marks(device.recording) if device.recording else None
 
     def dispatch(
@@ -74,6 +76,7 @@ class Program:
         if (
             not self._sequences
             or self._one_by_one
+            or len(self._sequences) in self._calls
             or self._work + work > self.device.profile.submission_flop
             and self._work
             or (depends and not self.device.has_barrier)
@@ -110,6 +113,10 @@ class Program:
         if self._sequences and self._written and self.device.has_barrier:
             self._sequences[-1].record(self.device._barrier())
             self._written.clear()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Append work of the host's: the program is cut here, and function() runs between two submissions."""
+        self._calls.setdefault(len(self._sequences), []).append(function)
 
     def copy(self, source: Buffer, target: Buffer, source_offset: int, target_offset: int, count: int) -> None:
         """Append a copy of `count` 4-byte items, offsets in items."""
@@ -153,10 +160,17 @@ class Program:
         if self.device.lost:
             raise DeviceError(f"{self.device.info.name}: the device was lost earlier; load the model again")
         with self._marks.run(self.name) if self._marks else nullcontext():
-            for sequence in self._sequences:
+            for number, sequence in enumerate(self._sequences):
+                self._call(number)
                 self._submit(sequence)
                 if between:
                     between()
+            self._call(len(self._sequences))
+
+    def _call(self, number: int) -> None:
+        """The host's work after so many submissions."""
+        for function in self._calls.get(number, ()):
+            function()
 
     def _submit(self, sequence: object) -> None:
         try:

@@ -19,6 +19,7 @@ from vkprefill.engine.kernels.experts import (
     route,
 )
 from vkprefill.engine.kernels.matrix import embedding, linear
+from vkprefill.engine.kernels.points import add_rows, edit_rows, record_rows
 from vkprefill.engine.kernels.rows import move_rows
 from vkprefill.engine.kernels.sampling import top_k
 from vkprefill.engine.kernels.scoring import attention_rows, importance, importance_sum
@@ -28,6 +29,7 @@ __all__ = [
     "DeltaVectors",
     "RowTiles",
     "add_experts",
+    "add_rows",
     "attention",
     "attention_gate",
     "attention_rows",
@@ -37,6 +39,7 @@ __all__ = [
     "delta_inputs",
     "delta_rows",
     "delta_rule",
+    "edit_rows",
     "embedding",
     "expert_linear",
     "gated_norm",
@@ -55,6 +58,7 @@ __all__ = [
     "move_rows",
     "mtp_input",
     "next_draft",
+    "record_rows",
     "rms_norm",
     "route",
     "swiglu",

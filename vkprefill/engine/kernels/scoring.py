@@ -23,12 +23,14 @@ def attention_rows(
     scale: float,
     kv_type: str,
     turns: Buffer | None = None,
+    softmax: bool = True,
 ) -> None:
     """rows[j, H, keys] = softmax row of each chosen query of q[T, H, Dh] over the cached keys, zero after the query.
 
     chosen [Q, 2]: (token of this call, row of `rows`); the step buffer says how many of the Q are in use and how many
     keys a row has. rows may be a host buffer. part [splits, Q, H, 2] is scratch. turns [R / 2, keys, 2], cosine and
-    sine for each slot: queries and keys as they were before the rotary.
+    sine for each slot: queries and keys as they were before the rotary. softmax False: the scaled scores before it,
+    what comes after the query left as it is.
     """
     splits, most = part.shape[:2]
     stride = rows.shape[2]
@@ -59,6 +61,8 @@ def attention_rows(
         push={"stride": stride},
         work=2.0 * most * stride * q.shape[1],
     )
+    if not softmax:
+        return
     p.dispatch(
         "attention_rows",
         [p.step, chosen, part, rows],

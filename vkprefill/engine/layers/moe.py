@@ -8,7 +8,7 @@ from __future__ import annotations
 from vkprefill.engine import kernels
 from vkprefill.engine.halves import SHORT_RUN, half_for
 from vkprefill.engine.layers.context import LayerContext
-from vkprefill.engine.layers.mlp import swiglu
+from vkprefill.engine.layers.mlp import gated
 from vkprefill.engine.weights import MixtureWeights
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
@@ -27,8 +27,11 @@ def moe(p: Program, at: LayerContext, w: MixtureWeights) -> None:
         _grouped(p, at, w, tiles)
     else:
         _by_id(p, at, w, ids)
-    swiglu(p, at, w.shared, s.shared)  # last: where h is held as halves, those of its own products come
-    kernels.add_experts(p, s.expert_rows, s.shared, shares, s.x, ids, tiles)
+    gated(p, at, w.shared)  # last: where h is held as halves, those of its own products come
+    kernels.linear(p, s.ffn_gate, w.shared.ffn_down, s.shared, half=at.half)
+    out = at.branch(p, "hook_mlp_out")
+    kernels.add_experts(p, s.expert_rows, s.shared, shares, out, ids, tiles)
+    at.join(p, out, "hook_mlp_out")
 
 
 def _by_id(p: Program, at: LayerContext, w: MixtureWeights, ids: Buffer) -> None:
