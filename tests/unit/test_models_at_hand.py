@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,27 @@ def test_places(own, tmp_path, monkeypatch):
     with pytest.raises(RequestError, match="-md none: no such file, nor a listed model"):
         named("-md", "none")
     assert main(["generate", "-m", "none", "-p", "x"]) == 1
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that others may look into; pytest's own are their owner's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_folders_that_cannot_be_looked_into(open_folder, monkeypatch, request):
+    """Names can be listed there, and nothing else."""
+    monkeypatch.setenv("HF_HOME", str(open_folder))
+    cached = open_folder / "hub" / "models--u--r" / "snapshots" / "a"
+    cached.mkdir(parents=True)
+    for folder in (open_folder, cached):
+        (folder / "New-Q8_0.gguf").write_bytes(b"new")
+    assert names(open_folder)[2:] == ["u/r/New-Q8_0", f"{open_folder}/New-Q8_0"]
+    cached.chmod(0o744)
+    request.getfixturevalue("unprivileged")
+    assert names(open_folder)[2:] == ["New-Q8_0"]
 
 
 def test_two_of_a_name(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 from vkprefill.cli.common import notice
@@ -28,7 +29,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     folders = [Path(folder) for folder in args.folders]
     for folder in folders:
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise RequestError(f"{folder}: no such folder, wanted one with GGUF files")
     found = [(place, examine(place.path)) for place in places(folders)]
     if args.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -159,7 +160,7 @@ def best_draft(path: Path) -> Path:
 
 def _in_folder(folder: Path, source: str) -> list[Place]:
     try:
-        names = [path.name for path in folder.iterdir() if path.is_file()]
+        names = [path.name for path in folder.iterdir() if os.path.isfile(path)]
     except OSError:
         return []
     return [Place(stem(name), folder / name, source) for name in models_among(names)]

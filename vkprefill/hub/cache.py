@@ -71,7 +71,7 @@ class RepoCache:
         except (OSError, UnicodeDecodeError):
             main = ""
         try:
-            found = [path for path in (self.folder / "snapshots").iterdir() if path.is_dir()]
+            found = [path for path in (self.folder / "snapshots").iterdir() if os.path.isdir(path)]
         except OSError:
             return []
         return sorted(found, key=lambda path: (path.name == main, path.stat().st_mtime), reverse=True)
@@ -79,13 +79,13 @@ class RepoCache:
 
 def files_below(folder: Path) -> list[str]:
     """Names, with folders, of all files that are there: a link whose blob has gone is not."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if os.path.isfile(path))
 
 
 def cached_repos() -> list[str]:
     """The repositories of models of which something is in the hub's cache."""
     try:
-        names = [path.name for path in hub_cache().iterdir() if path.is_dir()]
+        names = [path.name for path in hub_cache().iterdir() if os.path.isdir(path)]
     except OSError:
         return []
     return sorted(name.removeprefix(FOLDER).replace("--", "/", 1) for name in names if name.startswith(FOLDER))
@@ -95,7 +95,7 @@ def of_llama(repo: str) -> dict[str, Path]:
     """Name in the repository, its slashes as underscores -> file of it that llama.cpp has fetched."""
     prefix = f"{repo.replace('/', '_')}_"
     try:
-        found = [path for path in llama_cache().iterdir() if path.name.startswith(prefix) and path.is_file()]
+        found = [path for path in llama_cache().iterdir() if path.name.startswith(prefix) and os.path.isfile(path)]
     except OSError:
         return {}
     return {path.name.removeprefix(prefix): path for path in sorted(found) if path.suffix == ".gguf"}
