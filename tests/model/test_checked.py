@@ -7,12 +7,14 @@ import pytest
 
 import vkprefill
 from tests.model.sparse_requests import GREEDY, PROMPTS
-from vkprefill import GenerationResult, SamplingConfig, SpecDecodeConfig, SpecPrefillConfig
+from vkprefill import GenerationResult, SamplingConfig, Session, SpecDecodeConfig, SpecPrefillConfig
 from vkprefill.engine.model import Model
+from vkprefill.generation.options import AnswerOptions
 from vkprefill.generation.parts import collect
 from vkprefill.generation.prompt import encode_prompt
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import CHECK_STATUSES
+from vkprefill.specprefill.self_scorer import SelfScorer
 
 LIMIT = 24  # tokens of an answer: more than two runs of rows verify
 CHUNK = 8
@@ -248,6 +250,30 @@ def test_no_room_for_a_second_cache(load_model):
         same_answer(found, vkprefill.generate(small, ids, **options))
         with pytest.raises(vkprefill.RequestError, match="^check: "):
             vkprefill.generate(small, ids, spec=on(check="wait"), **options)
+    assert len(small.runner.pool.free_pages) == 2
+
+
+@pytest.mark.parametrize("make", [vkprefill.generate, Session], ids=["generate", "session"])
+def test_no_room_is_known_before_the_prompt_is_scored(load_model, monkeypatch, make):
+    """Two pages: a prompt of two has none for the early layers that score."""
+    small = load_model("mtp-b-q4km", kv_type="f32", max_context=512, prefill_chunk=32)
+    spec = on(check="wait", scorer="self", break_even=False, tool_guard=False)
+    ids = np.random.default_rng(5).integers(0, 256, 400).tolist()
+
+    def answer(length: int) -> str:
+        if make is Session:
+            session = Session(small, None, spec)
+            try:
+                options = AnswerOptions(4, GREEDY)
+                return list(session.stream_ids(ids[:length], options))[-1].specprefill.check["status"]
+            finally:
+                session.close()
+        return make(small, ids[:length], spec=spec, max_tokens=4, sampling=GREEDY).specprefill.check["status"]
+
+    assert answer(200) in ("equal", "revised")
+    monkeypatch.setattr(SelfScorer, "score", lambda *_, **__: pytest.fail("scored"))
+    with pytest.raises(vkprefill.RequestError, match="^check: no room for a second cache: memory for 1024 tokens"):
+        answer(400)
     assert len(small.runner.pool.free_pages) == 2
 
 

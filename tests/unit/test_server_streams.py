@@ -130,6 +130,18 @@ def test_error_in_the_midst_of_a_stream(send, engine):
     assert send("POST", "/v1/chat/completions", json={"messages": HELLO}).status_code == 500
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_what_is_refused_before_the_prompt_is_read_is_no_stream(send, engine, path):
+    async def refused(job: object):
+        raise ApiError(400, "check: no room for a second cache")
+        yield
+
+    engine.run = refused
+    answer = send("POST", path, json={"messages": HELLO, "prompt": "Hi", "stream": True})
+    assert answer.status_code == 400 and answer.headers["content-type"] == "application/json"
+    assert answer.json()["error"]["message"] == "specprefill.check: no room for a second cache"
+
+
 def test_stream_that_hears_much_and_says_nothing_sends_comments(service, engine):
     """A prompt that is read for long: its progress comes often, but the request did not ask for it."""
     pings = 0

@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from vkprefill.engine.cache import Cache
-from vkprefill.errors import OutOfMemoryError, RequestError
+from vkprefill.errors import OutOfMemoryError
 from vkprefill.generation.dense_side import DenseSide
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart
@@ -107,13 +107,14 @@ class CheckedAnswer:
         hooks: Hooks,
         on_switch: Callable[[], None],
     ) -> CheckedAnswer | None:
-        """None where there is no room for it, which the report says. RequestError where the check was to be waited for.
+        """None where there is no room for it, which the report says. NoRoomForCheck where the check was to be waited
+        for.
 
         options: with a seed.
         """
-        if reason := dense.room_wanted(sparse, len(plan.kept)):
-            if config.check == WAIT:
-                raise RequestError(f"check: {reason}")
+        if config.check == WAIT:
+            dense.require_room(sparse, len(plan.kept))
+        elif reason := dense.room_wanted(sparse, len(plan.kept)):
             plan.report.check = check_report(CHECK_OFF, reason)
             return None
         return cls(dense, sparse, plan.report, config, options, hooks, on_switch)

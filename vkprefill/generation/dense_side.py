@@ -18,6 +18,7 @@ from vkprefill.generation.parts import GenerationPart
 from vkprefill.generation.slices import Work
 from vkprefill.generation.steps import Timings
 from vkprefill.generation.tokens import dense_plan, stream_tokens
+from vkprefill.specprefill.plan import NoRoomForCheck
 
 
 class AsEmitted(Drafting):
@@ -94,6 +95,11 @@ class DenseSide:
                 "wanted a larger context (-c)"
             )
         return None
+
+    def require_room(self, other: Cache, kept: int) -> None:
+        """NoRoomForCheck where there is none; see room_wanted."""
+        if reason := self.room_wanted(other, kept):
+            raise NoRoomForCheck(f"check: {reason}")
 
     def leaves_room(self, other: Cache) -> bool:
         """Whether the other cache can run a round more."""

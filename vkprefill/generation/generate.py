@@ -11,7 +11,7 @@ from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import PromptCache
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import RequestError
-from vkprefill.generation.checked import OFF, CheckedAnswer, nothing_to_check, with_seed
+from vkprefill.generation.checked import OFF, WAIT, CheckedAnswer, nothing_to_check, with_seed
 from vkprefill.generation.dense_side import DenseSide
 from vkprefill.generation.options import AnswerOptions, Hooks, grammar_of, with_grammar
 from vkprefill.generation.parts import GenerationPart, GenerationResult, collect
@@ -73,11 +73,16 @@ def stream_generate(
     speculative = pair_for(model, draft, spec)
     config = spec or (speculative.config if speculative else None)
     cache, beside, check = model.new_cache(), PromptCache(model.new_cache()), None
+
+    def before_scoring(kept: int) -> None:
+        if config is not None and config.check == WAIT:
+            DenseSide(model, beside, ids, options, hooks).require_room(cache, kept)
+
     try:
         if speculative is None:
             plan = plan_without_draft(model, asked, ids)
         else:
-            plan = speculative.plan(ids, asked, cache=cache, progress=progress)
+            plan = speculative.plan(ids, asked, cache=cache, progress=progress, before_scoring=before_scoring)
         timings = Timings()
         if plan.sparse and config is not None and config.check != OFF:
             options = with_seed(options)

@@ -22,7 +22,7 @@ from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import Mark, PromptCache
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.errors import ContextLengthError, RequestError
-from vkprefill.generation.checked import OFF, nothing_to_check, with_seed
+from vkprefill.generation.checked import OFF, WAIT, nothing_to_check, with_seed
 from vkprefill.generation.generate import pair_for
 from vkprefill.generation.marks import mark_places
 from vkprefill.generation.options import AnswerOptions, Hooks, grammar_of, with_grammar
@@ -208,6 +208,12 @@ class Session:
         pair = self._pair(options.sparse)
         if pair is None:
             return plan_without_draft(self.model, options.sparse, ids, reused)
+        config = options.sparse.config
+
+        def before_scoring(kept: int) -> None:
+            if config is not None and config.check == WAIT:
+                self._check.require_room(ids, kept, options, hooks)
+
         return pair.plan(
             ids,
             options.sparse,
@@ -216,6 +222,7 @@ class Session:
             mark_at=places,
             fresh=not options.cache_prompt,
             progress=hooks.scoring or hooks.progress,
+            before_scoring=before_scoring,
         )
 
     def _prefill_and_mark(

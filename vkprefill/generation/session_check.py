@@ -54,6 +54,10 @@ class SessionCheck:
             if check is None:
                 self.drop()
 
+    def require_room(self, token_ids: Sequence[int], kept: int, options: AnswerOptions, hooks: Hooks) -> None:
+        """NoRoomForCheck where a check of an answer that takes so many more tokens in its cache could not begin."""
+        DenseSide(self._model, self._beside, token_ids, options, hooks).require_room(self._prompts.cache, kept)
+
     def is_switched(self, check: CheckedAnswer) -> bool:
         """Whether the conversation's cache is the dense one."""
         return self._prompts.cache is check.dense.cache

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -33,6 +33,7 @@ from vkprefill.specprefill import guards
 from vkprefill.specprefill.calibration import file_key, speed_of
 from vkprefill.specprefill.layout import layout_of
 from vkprefill.specprefill.plan import (
+    NoRoomForCheck,
     Plan,
     RequestFacts,
     Scored,
@@ -45,7 +46,7 @@ from vkprefill.specprefill.plan import (
 )
 from vkprefill.specprefill.protection import Protected, protected_of_tokens, tail_queries
 from vkprefill.specprefill.scorer import Scorer, lookahead_steps, score_kind, stops_early
-from vkprefill.specprefill.selection import boost, normalise, select
+from vkprefill.specprefill.selection import boost, least_kept, normalise, select
 from vkprefill.specprefill.self_scorer import SelfScorer, own_break_even, scoring_layer
 from vkprefill.specprefill.settings import AUTO, DRAFT, SELF, SpecPrefillConfig
 from vkprefill.specprefill.shares import KeptShares
@@ -175,13 +176,16 @@ class SpecPrefill:
         mark_at: Sequence[int] = (),
         fresh: bool = False,
         progress: PrefillProgress | None = None,
+        before_scoring: Callable[[int], None] | None = None,
         **fields: object,
     ) -> Plan:
         """Decide what the target runs of a prompt whose first cached_n tokens it has.
 
         cache: that will be run on; where scorer self has chosen, its early layers have read the prompt then; mark_at,
-        fresh: as for score; fields: of a SparseRequest, in place of those of `asked`. Raises RequestError for
-        what is no prompt and for bad kept_ranges; with on_error "error" also what the scorer raises.
+        fresh: as for score; before_scoring: called where the prompt is to be scored and pruned, with the fewest tokens
+        that the target's cache will take; fields: of a SparseRequest, in place of those of `asked`. Raises RequestError
+        for what is no prompt and for bad kept_ranges, what before_scoring raises if it is NoRoomForCheck; with on_error
+        "error" also what the scorer raises.
         """
         asked, token_ids = (asked or SparseRequest()).having(fields), self._checked(token_ids, cached_n, "cached_n")
         config = asked.config or self.config
@@ -208,6 +212,8 @@ class SpecPrefill:
             if skipped := self._guard(token_ids, config, asked.facts, protected, report):
                 report.status, report.reason = skipped
                 return finish_plan(dense, dense.kept, None)
+            if before_scoring is not None and config.keep_ratio < 1:
+                before_scoring(new if source == SELF else least_kept(new))
             scored = self.score(
                 token_ids,
                 config,
@@ -219,8 +225,8 @@ class SpecPrefill:
                 progress=progress,
             )
         except VkPrefillError as error:
-            too_long = isinstance(error, ContextLengthError)  # for the target, which would have to run it densely
-            if config.on_error == "error" or self.target.device.lost or too_long:
+            of_target = isinstance(error, ContextLengthError | NoRoomForCheck)  # which would have to run it densely
+            if config.on_error == "error" or self.target.device.lost or of_target:
                 raise
             log.warning("speculative prefill: %s; prefilling densely", error)
             report.status, report.reason = guards.FAILED, f"the scorer failed: {error}"

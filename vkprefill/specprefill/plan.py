@@ -42,6 +42,10 @@ def check_report(status: str, reason: str) -> dict[str, object]:
     }
 
 
+class NoRoomForCheck(RequestError):
+    """A check that is to be waited for has no room for its cache beside the answer's."""
+
+
 @dataclass
 class SpecPrefillReport:
     """What happened to a prompt; `as_dict` is the object `specprefill` of JSON answers. Times in milliseconds.

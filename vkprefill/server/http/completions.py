@@ -41,6 +41,8 @@ from vkprefill.specprefill.plan import SparseRequest
 from vkprefill.specprefill.settings import SELF
 from vkprefill.text.answer_text import AnswerText
 
+AT_ONCE_S = 0.5  # that a stream waits for the engine's first word
+
 
 @dataclass(frozen=True)
 class Service:
@@ -159,7 +161,12 @@ class Completion:
         answer: ChatAnswer | CompletionAnswer,
         stream: EventStream,
     ) -> None:
-        """Begins at once, while the job still waits or its prompt is read: what fails from here on is an event."""
+        """Begins at once, while the job still waits or its prompt is read: what fails from here on is an event. What
+        the engine refuses before it reads the prompt is no stream.
+        """
+        first = None
+        with anyio.move_on_after(AT_ONCE_S):
+            first = await anext(events)
         await stream.start()
         if self._foreign is not None:
             for begun in self._foreign.begin():
@@ -168,9 +175,10 @@ class Completion:
             await stream.event(answer.first_chunk())
         event, due = None, anyio.current_time() + self._service.ping_s
         while not isinstance(event, Done):
-            event, chunks = None, []
-            with anyio.CancelScope(deadline=due):
-                event = await anext(events)
+            event, first, chunks = first, None, []
+            if event is None:
+                with anyio.CancelScope(deadline=due):
+                    event = await anext(events)
             if isinstance(event, Done):
                 self._service.metrics.answered(event)
             if event is not None:
