@@ -124,6 +124,21 @@ def test_what_others_kept_is_not_expected(pair, prompt, meters, cache_home, no_m
     assert pair.plan(prompt, config=config).report.status == guards.ACTIVE
 
 
+def test_what_a_busy_machine_measured_is_not_kept(pair, meters, cache_home, no_measuring):
+    """Nothing makes a speed too high: what this process has seen to be faster by a tenth is kept in its place."""
+    model, key = pair.target, calibration._key(pair.target)
+    model.runner.meter.prefill_per_s, model.runner.meter.decode_per_s = 109.0, 20.0
+    assert calibration.speed_of(model) == calibration.Speed(109.0, 20.0) and not calibration.SPEEDS.load()
+    calibration.SPEEDS.store(key, calibration.Speed(100.0, 30.0))
+    for prefill, kept in ((109.0, 100.0), (50.0, 100.0), (111.0, 111.0), (60.0, 111.0)):
+        model.runner.meter.prefill_per_s = prefill
+        assert calibration.speed_of(model) == calibration.Speed(prefill, 20.0)
+        assert calibration.SPEEDS.load() == {key: calibration.Speed(kept, 30.0)}
+    model.runner.meter.decode_per_s = 40.0
+    calibration.speed_of(model)
+    assert calibration.SPEEDS.load() == {key: calibration.Speed(111.0, 40.0)}
+
+
 def test_calibration_is_measured_once_and_stored(pair, prompt, meters, cache_home, monkeypatch):
     """By device, driver, file and KV type; a second process finds it."""
     pair.plan(prompt, config=CAREFUL)

@@ -15,6 +15,7 @@ from vkprefill.kept import Kept
 from vkprefill.vulkan.shaders import fingerprint
 
 CALIBRATION_DECODES = 3
+FASTER = 1.1  # than what is kept: then it was measured while something else ran
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,23 @@ def speed_of(model: Model, kind: Hashable = None, depth: float = 1.0) -> Speed:
         return Speed(own.prefill_per_s or plain.prefill / depth, own.decode_per_s or plain.decode)
     measured = model.runner.meter
     if measured.prefill_per_s and measured.decode_per_s:
-        return Speed(measured.prefill_per_s, measured.decode_per_s)
+        own = Speed(measured.prefill_per_s, measured.decode_per_s)
+        _keep_if_faster(_key(model), own)
+        return own
     stored = SPEEDS.load().get(_key(model))
     if stored is None:
         stored = _measure(model)
         SPEEDS.store(_key(model), stored)
     return Speed(measured.prefill_per_s or stored.prefill, measured.decode_per_s or stored.decode)
+
+
+def _keep_if_faster(key: str, own: Speed) -> None:
+    """What was measured on a busy machine would be kept for ever. Other work makes a speed too low and nothing makes it
+    too high, so the highest is the right one.
+    """
+    kept = SPEEDS.load().get(key)
+    if kept is not None and (own.prefill > FASTER * kept.prefill or own.decode > FASTER * kept.decode):
+        SPEEDS.store(key, Speed(max(kept.prefill, own.prefill), max(kept.decode, own.decode)))
 
 
 def has_speed(model: Model) -> bool:
