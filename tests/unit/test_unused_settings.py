@@ -138,7 +138,8 @@ def test_what_was_asked_for_is_noted():
     ("base", "asked", "found"),
     [
         ({"score_layers": (3,)}, {"score_depth": 0.5}, {"score_layers": "all", "score_depth": 0.5}),
-        ({"score_depth": 0.5}, {"score_layers": [3]}, {"score_layers": (3,), "score_depth": 1.0}),
+        ({"score_depth": 0.5}, {"score_layers": [3]}, {"score_layers": (3,), "score_depth": "auto"}),
+        ({"score_layers": (3,)}, {"score_depth": "auto"}, {"score_layers": (3,), "score_depth": "auto"}),
         ({"score_layers": (3,)}, {"score_depth": 1}, {"score_layers": (3,), "score_depth": 1.0}),
         ({"window": 64}, {"chunk_size": 128}, {"window": 128, "chunk_size": 128}),
         ({"window": 64}, {"chunk_size": 8}, {"window": 64, "chunk_size": 8}),

@@ -309,10 +309,10 @@ class SpecPrefillConfig:
     def _giving_way(self, settings: Mapping[str, object]) -> dict[str, object]:
         """What becomes of settings of ours that cannot stand beside these."""
         changes: dict[str, object] = {}
-        if settings.get("score_depth", 1) != 1:
+        if settings.get("score_depth", "auto") not in ("auto", 1):
             changes["score_layers"] = "all"
-        if settings.get("score_layers", "all") != "all":
-            changes["score_depth"] = 1.0
+        if settings.get("score_layers", "all") != "all" and self.score_depth not in ("auto", 1):
+            changes["score_depth"] = "auto"
         if "chunk_size" in settings and self.window not in (0, "auto"):
             changes["window"] = max(self.window, check("chunk_size", Whole(1, MAX_TOKENS), settings["chunk_size"]))
         return changes
