@@ -202,7 +202,7 @@ def test_bad_number(capsys):
 
 def test_help_names_all(capsys):
     with pytest.raises(SystemExit):
-        main(["eval", "--help"])
+        main(["eval", "--help-all"])
     text = "".join(capsys.readouterr().out.split())  # lines may break at a hyphen
     assert all(
         word in text for word in ("dense-state", "distractors", "--force-question", "--specprefill-lookahead", "-md")
