@@ -5,7 +5,7 @@
 //   2  places  [T, K]   u32    out  of a token's k-th row among all, which are sorted by expert, then by token
 //   3  tiles   [TILES]  uvec4  out  (expert, first place, rows, 0), at most B rows of one expert each; those not needed have none
 //
-// An invocation counts the rows of its experts, adds up those of experts before them and hands out the places. TILES is at least
+// An invocation counts the rows of its experts among all ids, adds up those of experts before them and hands out the places. TILES is at least
 // T K / B + min(X, T K).
 //
 // Grid: (1, 1, 1). Reference: tests/reference/experts.py.
@@ -29,15 +29,29 @@ const uint OWN = (X + LOCAL_SIZE - 1u) / LOCAL_SIZE;  // experts of one invocati
 
 shared uint rows[OWN * LOCAL_SIZE];  // of each expert
 
+const uint BATCH = 8u;  // ids that are on their way at a time
+const uint NONE = 0xFFFFFFFFu;
+
+uint experts[BATCH];  // of rows i, i + 1, ...
+
+void load_experts(uint i, uint num_rows) {
+    if (i + BATCH <= num_rows) {
+        [[unroll]] for (uint b = 0; b < BATCH; b++) experts[b] = ids[i + b];
+    } else {
+        [[unroll]] for (uint b = 0; b < BATCH; b++) experts[b] = i + b < num_rows ? ids[i + b] : NONE;
+    }
+}
+
 uint tiles_of(uint count) { return (count + B - 1u) / B; }
 
 void main() {
     const uint lane = gl_LocalInvocationID.x, num_rows = step[NUM_TOKENS] * K;
     uint own[OWN];
     [[unroll]] for (uint o = 0; o < OWN; o++) own[o] = 0u;
-    for (uint i = 0; i < num_rows; i++) {
-        const uint expert = ids[i];
-        [[unroll]] for (uint o = 0; o < OWN; o++) own[o] += uint(expert == o * LOCAL_SIZE + lane);
+    [[dont_unroll]] for (uint i = 0; i < num_rows; i += BATCH) {
+        load_experts(i, num_rows);
+        [[unroll]] for (uint b = 0; b < BATCH; b++)
+            [[unroll]] for (uint o = 0; o < OWN; o++) own[o] += uint(experts[b] == o * LOCAL_SIZE + lane);
     }
     [[unroll]] for (uint o = 0; o < OWN; o++) rows[o * LOCAL_SIZE + lane] = own[o];
     barrier();
@@ -56,9 +70,10 @@ void main() {
     for (uint e = 0; e < X; e++) all_tiles += tiles_of(rows[e]);
     for (uint i = all_tiles + lane; i < TILES; i += LOCAL_SIZE) tiles[i] = uvec4(0u);
 
-    for (uint i = 0; i < num_rows; i++) {
-        const uint expert = ids[i];
-        [[unroll]] for (uint o = 0; o < OWN; o++)
-            if (expert == o * LOCAL_SIZE + lane) places[i] = next[o]++;
+    [[dont_unroll]] for (uint i = 0; i < num_rows; i += BATCH) {
+        load_experts(i, num_rows);
+        [[unroll]] for (uint b = 0; b < BATCH; b++)
+            [[unroll]] for (uint o = 0; o < OWN; o++)
+                if (experts[b] == o * LOCAL_SIZE + lane) places[i + b] = next[o]++;
     }
 }

@@ -39,7 +39,6 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_host_work.py": HOST,
     "tests/model/test_memory.py": "where a GPU's memory is, is the driver's affair",
     "tests/model/test_mixture_uses.py": HOST,
-    "tests/model/test_mixtures.py": "too slow there; the kernels of experts run by themselves",
     "tests/model/test_odd_widths.py": HOST,
     "tests/model/test_prompt_store.py": HOST,
     "tests/model/test_pruned_states.py": HOST,
