@@ -92,7 +92,7 @@ def test_kernels_with_barriers_run_in_other_orders():
     for job in jobs.jobs():
         seeds[job.file].add(job.seed)
     assert seeds["tests/shaders/test_top_k.py"] == {None, *jobs.SEEDS}
-    assert seeds["tests/shaders/test_embedding.py"] == {None}
+    assert seeds["tests/shaders/test_kv_store.py"] == {None}
 
 
 # A program in place of Python on the emulated device: it writes the plugin's report and ends as told.
