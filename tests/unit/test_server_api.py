@@ -187,7 +187,7 @@ def test_logprobs():
 
 @pytest.mark.parametrize("prompt", ["text", [1, 2, 3], ["text"], [[1, 2]]])
 def test_prompts(prompt):
-    assert completion(prompt=prompt).prompt in ("text", [1, 2, 3], [1, 2])
+    assert completion(prompt=prompt).prompts in (["text"], [[1, 2, 3]], [[1, 2]])
 
 
 def test_tool_choice_none_leaves_the_tools_out():
@@ -206,7 +206,7 @@ def test_tool_choice_none_leaves_the_tools_out():
         ({"temperature": 101}, "temperature: found 101, wanted a number from 0 to 100"),
         ({"top_k": 1.5}, "top_k: found 1.5, wanted a whole number"),
         ({"seed": 2**64}, "seed: found"),
-        ({"max_tokens": 0}, "max_tokens: found 0, wanted -1 or a whole number from 1 to 2147483647"),
+        ({"max_tokens": -2}, "max_tokens: found -2, wanted -1 or a whole number from 0 to 2147483647"),
         ({"max_tokens": 2**31}, "max_tokens: found 2147483648"),
         ({"max_tokens": "5"}, "max_tokens: found '5', wanted -1 or a whole number"),
         ({"stream": 1}, "stream: found 1, wanted true or false"),
@@ -216,7 +216,8 @@ def test_tool_choice_none_leaves_the_tools_out():
         ({"stop": "x" * 1001}, "stop: found 'xxx"),
         ({"stop": [1]}, "stop[0]: found 1, wanted text of 0 to 1000 characters"),
         ({"stop": ["x"] * 17}, "stop: found 17 in it, wanted 0 to 16"),
-        ({"n": 2}, "n: found 2, which is not supported"),
+        ({"n": 17}, "n: found 17, wanted a whole number from 1 to 16"),
+        ({"n": 2, "stream": True}, "n: found 2 beside stream: true, wanted 1"),
         ({"n": True}, "n: found True"),
         ({"frequency_penalty": 2.5}, "frequency_penalty: found 2.5, wanted a number from -2 to 2"),
         ({"logit_bias": {"5": 101}}, "logit_bias: found 101, wanted a number from -100 to 100 or false"),
@@ -265,13 +266,13 @@ def test_refused(fields, message):
     assert re.split(r"[.[]", error["param"])[0] in fields and message.startswith(("chat template", error["param"]))
 
 
-@pytest.mark.parametrize("prompt", [None, 5, [], ["a", "b"], [1.5], [True], [[1], [2]], {}])
+@pytest.mark.parametrize("prompt", [None, 5, [], ["a", 1], [1.5], [True], [[1], []], [[1], "a"], {}])
 def test_refused_prompts(prompt):
     with pytest.raises(ApiError, match="prompt: "):
         completion(prompt=prompt)
 
 
-@pytest.mark.parametrize("fields", [{"echo": True}, {"suffix": "x"}, {"best_of": 2}])
+@pytest.mark.parametrize("fields", [{"suffix": "x"}, {"best_of": 2}])
 def test_refused_fields_of_completions(fields):
     with pytest.raises(ApiError, match="not supported"):
         completion(**fields)

@@ -7,7 +7,7 @@ import pytest
 from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.prompts import PromptBuilder
-from vkprefill.server.protocol.requests import Defaults, parse_chat, parse_completion
+from vkprefill.server.protocol.requests import Defaults, parse_chat
 from vkprefill.text.chat_template import ChatTemplate
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -90,7 +90,7 @@ def test_where_the_user_asks_is_protected(prompts, tools):
 
 
 def test_plain_completions_leave_it_to_the_tokens(prompts):
-    assert prompts.completion(parse_completion({"prompt": "Who swam?"}, Defaults()), ROOM).protected is None
+    assert prompts.completion("Who swam?", ROOM).protected is None
 
 
 def test_tools_without_a_system_prompt_are_fixed(prompts):
@@ -124,7 +124,7 @@ def test_the_history_is_a_beginning_of_the_next_turn(prompts):
 def test_special_tokens_in_text_stay_text(prompts):
     found = chat(prompts, [user("<|im_end|>")])
     assert found.token_ids.count(prompts.tokenizer.special_tokens["<|im_end|>"]) == 1
-    raw = prompts.completion(parse_completion({"prompt": "<|im_end|>"}, Defaults()), ROOM)
+    raw = prompts.completion("<|im_end|>", ROOM)
     assert raw.token_ids == [prompts.tokenizer.special_tokens["<|im_end|>"]], "a plain completion is taken as it stands"
 
 
@@ -271,7 +271,7 @@ def test_text_is_encoded_once_and_not_beyond_the_context(prompts, monkeypatch):
             if "messages" in body:
                 prompts.chat(conversation(body["messages"]), len(made.token_ids))
             else:
-                prompts.completion(parse_completion(body, Defaults()), len(made.token_ids))
+                prompts.completion(body["prompt"], len(made.token_ids))
         assert sum(encoded) < len(long) + 5000
 
 
@@ -281,7 +281,7 @@ def test_room(prompts):
     assert prompts.chat(conversation([user("Hi")]), num_tokens + 1).token_ids
     with pytest.raises(ContextLengthError, match=f"at least {num_tokens} tokens, the context holds {num_tokens},"):
         prompts.chat(conversation([user("Hi")]), num_tokens)
-    ids = parse_completion({"prompt": [1, 2, 3]}, Defaults())
+    ids = [1, 2, 3]
     assert prompts.completion(ids, 4).token_ids == [1, 2, 3]
     with pytest.raises(ContextLengthError, match="^context: the prompt needs 3 tokens, the context holds 3,"):
         prompts.completion(ids, 3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from numbers import Integral
 
 import numpy as np
@@ -189,9 +190,25 @@ class Model:
         progress: PrefillProgress | None = None,
     ) -> np.ndarray:
         """Logits float32 [T, V] of every token of a sequence of its own: 4 T V bytes on the host."""
+        ids = checked_ids(token_ids, self.config.vocab_size)
+        rows = np.empty((len(ids), self.config.vocab_size), np.float32)
+        with closing(self.logit_rows(ids, positions, progress=progress)) as parts:
+            for start, some in parts:
+                rows[start : start + len(some)] = some
+        return rows
+
+    def logit_rows(
+        self,
+        token_ids: Sequence[int],
+        positions: Sequence[int] | None = None,
+        *,
+        progress: PrefillProgress | None = None,
+    ) -> Generator[tuple[int, np.ndarray], None, None]:
+        """The same, some rows at a time: (index of the first one, rows), which the next step overwrites. The model is
+        in use until it is closed.
+        """
         run, ids = self.runner, checked_ids(token_ids, self.config.vocab_size)
         positions = checked_positions(positions, len(ids), first=0, last=-1)
-        rows = np.empty((len(ids), self.config.vocab_size), np.float32)
         with run.turn, _Borrowed(self, None) as cache:
             while (start := len(cache)) < len(ids):
                 # one run: its rows are still in x
@@ -200,10 +217,9 @@ class Model:
                 def head(count: int = stop - start) -> np.ndarray:
                     return run.all_logits(count)
 
-                rows[start:stop] = run.prefill(ids[start:stop], cache, positions=positions[start:stop], head=head)
+                yield start, run.prefill(ids[start:stop], cache, positions=positions[start:stop], head=head)
                 if progress:
                     progress(stop, len(ids))
-        return rows
 
     @property
     def points(self) -> dict[str, tuple[int, ...]]:

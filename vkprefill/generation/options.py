@@ -26,7 +26,8 @@ from vkprefill.text.answer_text import ends_in_thinking
 class AnswerOptions:
     """Plain data, which goes through pipes. Raises RequestError for a bad max_tokens.
 
-    max_tokens: None for as many as the context holds; sampling: settings left out come from the file or Qwen3.5's card;
+    max_tokens: None for as many as the context holds, 0 for the prompt alone; sampling: settings left out come from the
+    file or Qwen3.5's card;
     sparse: what is asked of speculative prefill; mark_at: rising lengths of the beginnings of the prompt that later
     prompts will share, the last being that of the history; cache_prompt: False to take nothing from earlier prompts;
     decode: how tokens are drafted; stop: texts that end the answer, which ends before them; whole: nobody reads the
@@ -54,8 +55,8 @@ class AnswerOptions:
             raise RequestError(f"sampling: found {type(self.sampling).__name__}, wanted SamplingConfig")
         check_config(self.decode)
         limit = self.max_tokens
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 1")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise RequestError(f"max_tokens: found {limit!r}, wanted a whole number of at least 0")
         if isinstance(self.stop, str) or not all(isinstance(text, str) and text for text in self.stop):
             raise RequestError(f"stop: found {printable(self.stop)}, wanted texts that are not empty")
         check_number("min_tokens", self.min_tokens, Integral, 0, MOST_INTEGER)

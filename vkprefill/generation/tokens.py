@@ -55,6 +55,14 @@ def _stream_tokens(
     if room < 1:
         raise ContextLengthError.of_prompt(num_rows, cache.max_context)
     ends = model.tokenizer.eog_token_ids | {*options.stop_token_ids}
+    if options.max_tokens == 0:
+        started = time.perf_counter()
+        model.extend(np.asarray(token_ids)[plan.kept], cache, positions=plan.kept, progress=hooks.progress)
+        timings.prompt_n += len(plan.kept)
+        timings.prompt_ms += (time.perf_counter() - started) * 1e3
+        report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - hooks.started) * 1e3
+        yield GenerationPart("", None, timings, report, "length")
+        return
     limit = min(room + 1, options.max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
     run_ids = np.asarray(token_ids)[plan.kept]

@@ -24,6 +24,7 @@ from vkprefill.generation.options import Hooks
 from vkprefill.generation.parts import GenerationPart
 from vkprefill.generation.sampling import Sampler, SamplingConfig
 from vkprefill.generation.session import Session
+from vkprefill.server.engine.echo import prompt_chances
 from vkprefill.server.engine.jobs import (
     CANCELLED,
     TOO_LONG,
@@ -222,6 +223,8 @@ class _Answer:
         job, waiting = self._job, []
         progress = {name: self._progress(stage) for name, stage in STAGES.items()}
         hooks = Hooks(**progress, make_sampler=self._make_sampler, started=self._started)
+        if job.echo and job.num_logprobs is not None:
+            self._send_piece(GenerationPart("", None, None, None), self._echoed(progress["progress"]))
         with closing(self._session.stream_ids(job.token_ids, job.options, hooks)) as parts:
             for part in parts:
                 self._look_into_pipe()
@@ -233,6 +236,13 @@ class _Answer:
                 if ended:
                     return self._done(part)
         raise AssertionError("an answer ends with a finish reason")
+
+    def _echoed(self, progress: Callable[[int, int], None]) -> list[dict[str, object]]:
+        """The prompt's tokens with their log-probabilities; the first one has none."""
+        model, ids = self._session.model, self._job.token_ids
+        first = {**logprob_entry(model.tokenizer, [(ids[0], 0.0)]), "logprob": None, "top_logprobs": None}
+        with closing(prompt_chances(model, ids, self._job.num_logprobs, progress)) as chances:
+            return [first, *(logprob_entry(model.tokenizer, one) for one in chances)]
 
     def _done(self, part: GenerationPart) -> Done:
         model, report = self._session.model, part.specprefill.as_dict()

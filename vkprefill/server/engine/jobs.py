@@ -42,7 +42,7 @@ class Job:
 
     options: what is asked of the answer; num_logprobs: most probable tokens to report beside each chosen one (None: no
     log-probabilities); want_progress: report each step of the prefill; want_details: tell tokens and their importance
-    with the result.
+    with the result; echo: tell the log-probabilities of the prompt's tokens first, if any are to be told.
     """
 
     job_id: int
@@ -51,6 +51,7 @@ class Job:
     num_logprobs: int | None = None
     want_progress: bool = False
     want_details: bool = False
+    echo: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,15 +27,21 @@ class LogprobSampler(Sampler):
 
     def sample(self, token_ids: np.ndarray, logits: np.ndarray) -> int:
         chosen = super().sample(token_ids, logits)
-        values = np.asarray(logits, np.float64)
-        values = values - values.max()
-        values -= np.log(np.exp(values).sum())
-        count = min(self._num_logprobs, len(values))
-        best = np.argpartition(-values, count - 1)[:count] if count else np.empty(0, np.int64)
-        best = best[np.lexsort((token_ids[best], -values[best]))]
         index = int(np.flatnonzero(token_ids == chosen)[0])
-        self.chances = [[(int(token_ids[i]), float(values[i])) for i in (index, *best)]]
+        found = chances_of(logits, index, self._num_logprobs)
+        self.chances = [[(int(token_ids[i]), value) for i, value in found]]
         return chosen
+
+
+def chances_of(logits: np.ndarray, index: int, num_logprobs: int) -> list[tuple[int, float]]:
+    """(index, log-probability) of one of the logits, and then of the greatest ones, equal ones by rising index."""
+    values = np.asarray(logits, np.float64)
+    values = values - values.max()
+    values -= np.log(np.exp(values).sum())
+    count = min(num_logprobs, len(values))
+    best = np.argpartition(-values, count - 1)[:count] if count else np.empty(0, np.int64)
+    best = best[np.lexsort((best, -values[best]))]
+    return [(int(i), float(values[i])) for i in (index, *best)]
 
 
 def logprob_entry(tokenizer: Tokenizer, chances: list[tuple[int, float]]) -> dict[str, object]:

@@ -26,12 +26,13 @@ from vkprefill.server.http.wire import (
     error_response,
     until_disconnect,
 )
-from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json
+from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json, joined_answers
 from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.prompts import Prompt, PromptBuilder
 from vkprefill.server.protocol.requests import (
     AnswerRequest,
     ChatRequest,
+    CompletionRequest,
     Defaults,
     of_setting,
     parse_chat,
@@ -128,12 +129,20 @@ class Completion:
                 def begin() -> None:
                     limit.deadline = anyio.current_time() + (service.timeout_s or math.inf)
 
-                request, prompt = await service.text.on_body(self._request.headers, receive, self._read, begin)
-                return await until_disconnect(receive, lambda: self._run(request, prompt, stream))
+                request, prompts = await service.text.on_body(self._request.headers, receive, self._read, begin)
+                return await until_disconnect(receive, lambda: self._run(request, prompts, stream))
         except TimeoutError:
             raise ApiError(504, f"stopped: not complete after {service.timeout_s:g} s") from None
 
-    async def _run(self, request: AnswerRequest, prompt: Prompt, stream: EventStream) -> Json | None:
+    async def _run(self, request: AnswerRequest, prompts: list[Prompt], stream: EventStream) -> Json | None:
+        """One answer, or several to each of the prompts, one after another."""
+        wholes = []
+        for prompt in prompts:
+            for number in range(request.n):
+                wholes.append(await self._run_one(_with_own_seed(request, number), prompt, stream))
+        return wholes[0] if len(wholes) == 1 else joined_answers(wholes)
+
+    async def _run_one(self, request: AnswerRequest, prompt: Prompt, stream: EventStream) -> Json | None:
         answer = self._new_answer(request, prompt)
         if self._new_foreign is not None:
             self._foreign = self._new_foreign(len(prompt.token_ids))
@@ -203,16 +212,17 @@ class Completion:
     async def _emit(self, stream: EventStream, event: Json) -> None:
         await stream.event(event, None if self._api is None else event["type"])
 
-    def _read(self, raw: bytes) -> tuple[AnswerRequest, Prompt]:
-        """Check the body and make its prompt; for a thread, as templates and long prompts take time."""
+    def _read(self, raw: bytes) -> tuple[AnswerRequest, list[Prompt]]:
+        """Check the body and make its prompts; for a thread, as templates and long prompts take time."""
         service, body = self._service, parse_json(raw)
         if self._api is not None:
             body, self._new_foreign = self._api.read(body)
         request = parse_chat(body, service.defaults) if self._chat else parse_completion(body, service.defaults)
         try:
             if isinstance(request, ChatRequest):
-                return request, service.prompts.chat(request.conversation, self._room(request))
-            return request, service.prompts.completion(request, self._room(request))
+                return request, [service.prompts.chat(request.conversation, self._room(request))]
+            room = self._room(request)
+            return request, [service.prompts.completion(prompt, room) for prompt in request.prompts]
         except ContextLengthError as error:
             raise ApiError(400, str(error), param=self._field, code=TOO_LONG) from None
         except RequestError as error:
@@ -237,7 +247,8 @@ class Completion:
                 split=request.split_reasoning,
             )
             return ChatAnswer(self._service.model_name, text, **common)
-        return CompletionAnswer(self._service.model_name, **common)
+        echoed = self._service.prompts.tokenizer.decode(prompt.token_ids) if request.echo else ""
+        return CompletionAnswer(self._service.model_name, echoed=echoed, **common)
 
 
 def _job(request: AnswerRequest, prompt: Prompt) -> Job:
@@ -262,7 +273,16 @@ def _job(request: AnswerRequest, prompt: Prompt) -> Job:
         num_logprobs=request.num_logprobs,
         want_progress=request.return_progress and request.stream,
         want_details=spec.details,
+        echo=isinstance(request, CompletionRequest) and request.echo,
     )
+
+
+def _with_own_seed(request: AnswerRequest, number: int) -> AnswerRequest:
+    """Answers to one prompt differ: where a seed is given, each has its own."""
+    seed = request.sampling.seed
+    if not number or seed is None:
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=(seed + number) % 2**64))
 
 
 def _chunks(event: JobEvent, request: AnswerRequest, answer: ChatAnswer | CompletionAnswer) -> Iterator[Json]:

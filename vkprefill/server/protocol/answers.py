@@ -176,17 +176,20 @@ class CompletionAnswer(_Answer):
 
     prefix, object_name, chunk_name = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: str, *, logprobs: bool, include_usage: bool = False) -> None:
+    def __init__(self, model: str, *, logprobs: bool, include_usage: bool = False, echoed: str = "") -> None:
+        """echoed: text of the prompt that comes before the answer."""
         super().__init__(model, include_usage=include_usage)
         self._with_logprobs = logprobs
-        self._text = ""
+        self._echoed, self._text = echoed, ""
         self._logprobs: list[Json] = []
         self._offset = 0  # of the next token in the text
+        self._shown = False  # what is echoed
 
     def chunks(self, piece: Piece) -> Iterator[Json]:
         self._text += piece.text
         self._logprobs += piece.logprobs
-        yield {**self._head(self.chunk_name), "choices": [self._choice(piece.text, self._legacy(piece.logprobs), None)]}
+        text, self._shown = (piece.text if self._shown else self._echoed + piece.text), True
+        yield {**self._head(self.chunk_name), "choices": [self._choice(text, self._legacy(piece.logprobs), None)]}
 
     def revision_chunk(self, piece: Piece) -> Json:
         before = self._text
@@ -198,7 +201,7 @@ class CompletionAnswer(_Answer):
 
     def _whole_choice(self, done: Done) -> Json:
         self._offset = 0
-        return self._choice(self._text, self._legacy(self._logprobs), done.finish_reason)
+        return self._choice(self._echoed + self._text, self._legacy(self._logprobs), done.finish_reason)
 
     def _choice(self, text: str, logprobs: Json | None, reason: str | None) -> Json:
         return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}
@@ -215,8 +218,24 @@ class CompletionAnswer(_Answer):
             "tokens": [e["token"] for e in entries],
             "token_logprobs": [e["logprob"] for e in entries],
             "text_offset": offsets,
-            "top_logprobs": [{top["token"]: top["logprob"] for top in e["top_logprobs"]} for e in entries],
+            "top_logprobs": [_by_token(e["top_logprobs"]) for e in entries],
         }
+
+
+def _by_token(top: Sequence[Json] | None) -> Json | None:
+    """None for the first token of a prompt, before which there is nothing."""
+    return None if top is None else {one["token"]: one["logprob"] for one in top}
+
+
+def joined_answers(wholes: Sequence[Json]) -> Json:
+    """Several whole answers as one with several choices, whose usage is that of all."""
+    choices = [{**whole["choices"][0], "index": index} for index, whole in enumerate(wholes)]
+    used = {
+        name: sum(whole["usage"][name] for whole in wholes)
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    }
+    cached = sum(whole["usage"]["prompt_tokens_details"]["cached_tokens"] for whole in wholes)
+    return {**wholes[-1], "choices": choices, "usage": {**used, "prompt_tokens_details": {"cached_tokens": cached}}}
 
 
 def usage(done: Done) -> Json:

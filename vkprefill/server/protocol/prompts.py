@@ -15,7 +15,7 @@ from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
 from vkprefill.server.api_error import bad_request
 from vkprefill.server.protocol.messages import Message, joined_systems
-from vkprefill.server.protocol.requests import CompletionRequest, Conversation
+from vkprefill.server.protocol.requests import Conversation
 from vkprefill.specprefill.plan import RequestFacts
 from vkprefill.specprefill.protection import Protected, protected_of_chat
 from vkprefill.text.answer_text import ends_in_thinking
@@ -115,9 +115,8 @@ class PromptBuilder:
         except RequestError:
             return 0
 
-    def completion(self, request: CompletionRequest, room: int) -> Prompt:
+    def completion(self, prompt: str | list[int], room: int) -> Prompt:
         """Text as it stands, special tokens in it read as such; or token ids. room: tokens of the context."""
-        prompt = request.prompt
         if isinstance(prompt, str):
             start = self._start_ids()
             each = self._encoded(self.tokenizer.split_special(prompt), room, len(start))

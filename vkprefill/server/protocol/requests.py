@@ -47,12 +47,14 @@ class SpecPrefillRequest:
 
 @dataclass(frozen=True)
 class AnswerRequest:
-    """What chat and plain completions have in common. num_logprobs: None for none; cache_prompt: False to take nothing
+    """What chat and plain completions have in common. n: answers to each prompt;
+    num_logprobs: None for none; cache_prompt: False to take nothing
     from earlier prompts; grammar: what the answer has to be; ends: arguments of AnswerOptions that say
     where it ends."""
 
     sampling: SamplingConfig
     max_tokens: int | None
+    n: int
     stop: tuple[str, ...]
     stream: bool
     include_usage: bool
@@ -87,9 +89,10 @@ class ChatRequest(AnswerRequest):
 
 @dataclass(frozen=True)
 class CompletionRequest(AnswerRequest):
-    """prompt: text, or token ids as they stand."""
+    """prompts: text, or token ids as they stand; echo: they come before their answers."""
 
-    prompt: str | list[int] = ""
+    prompts: list[str | list[int]] = field(default_factory=list)
+    echo: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,12 +136,15 @@ def parse_chat(body: Mapping[str, object], defaults: Defaults) -> ChatRequest:
 def parse_completion(body: Mapping[str, object], defaults: Defaults) -> CompletionRequest:
     """Raises ApiError 400."""
     asked = check(COMPLETION, body)
-    prompt, logprobs = asked["prompt"], asked.get("logprobs", False)
-    if isinstance(prompt, list) and isinstance(prompt[0], str | list):
-        prompt = prompt[0]  # a list of one prompt
+    given, logprobs = asked["prompt"], asked.get("logprobs", False)
+    prompts = given if isinstance(given, list) and isinstance(given[0], str | list) else [given]
+    if len(prompts) > 1 and asked.get("stream"):
+        raise bad_request("prompt", f"found {len(prompts)} prompts beside stream: true, wanted one")
     common = _common(asked, defaults, None if logprobs is False else logprobs)
     grammar = form_of(asked, None)
-    return CompletionRequest(**common, grammar=grammar, ends=_ends(asked, grammar), prompt=prompt)
+    return CompletionRequest(
+        **common, grammar=grammar, ends=_ends(asked, grammar), prompts=prompts, echo=asked.get("echo", False)
+    )
 
 
 def parse_conversation(body: Mapping[str, object], defaults: Defaults) -> Conversation:
@@ -187,6 +193,7 @@ def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
         "sampling": _sampling(asked, defaults.sampling),
         "max_tokens": _max_tokens(asked, defaults),
         "stop": _stop(asked),
+        "n": _answers(asked),
         "stream": asked.get("stream", False),
         "include_usage": asked.get("stream_options", {}).get("include_usage", False),
         "num_logprobs": asked.get("n_probs") or num_logprobs,  # llama.cpp's name for the same; 0 is none
@@ -195,6 +202,13 @@ def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
         "cache_prompt": asked.get("cache_prompt", True),
         "decode": _decode(asked, defaults.decode),
     }
+
+
+def _answers(asked: Json) -> int:
+    count = asked.get("n", 1)
+    if count > 1 and asked.get("stream"):
+        raise bad_request("n", f"found {count} beside stream: true, wanted 1")
+    return count
 
 
 def _sampling(asked: Json, base: SamplingConfig) -> SamplingConfig:
@@ -264,8 +278,8 @@ def _max_tokens(asked: Json, defaults: Defaults) -> int | None:
     given = [asked[name] for name in ("max_completion_tokens", "max_tokens", "n_predict") if name in asked]
     if not given:
         return defaults.max_tokens or defaults.answer_tokens
-    wanted = next((value for value in given if value > 0), None)
-    return min(filter(None, (wanted, defaults.max_tokens)), default=None)
+    limits = [next((value for value in given if value >= 0), None), defaults.max_tokens]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _stop(asked: Json) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
 MAX_LOGPROBS = 20
+MAX_PROMPTS = 64
+MAX_ANSWERS = 16
 MAX_TOKENS = 2**31 - 1
 ROLES = ("system", "developer", "user", "assistant", "tool")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -47,10 +49,8 @@ OF_FORM = "; use response_format or grammar"
 # Fields of other servers that would change the answer and are not done here: the values that ask for nothing.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     # how many answers, and what comes with them
-    "n": ONE,
     "best_of": ONE,
     "use_beam_search": OFF,
-    "echo": OFF,
     "suffix": ("",),
     "modalities": (["text"],),
     "audio": ({},),
@@ -95,6 +95,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "ebnf": EMPTY,
 }
 NEUTRAL_IN_CHAT: dict[str, tuple[object, ...]] = {
+    "echo": OFF,
     "functions": ([],),
     "function_call": ("none", "auto"),
     "parse_tool_calls": ON,
@@ -108,7 +109,6 @@ NEUTRAL_IN_CHAT: dict[str, tuple[object, ...]] = {
     "thinking": NOTHING,
 }
 HINTS = {
-    "n": ", wanted 1: ask again for another answer",
     "functions": "; use tools",
     "reasoning": "; use reasoning_effort",
     "think": "; use enable_thinking",
@@ -155,7 +155,9 @@ def _setting(kind: setting_types.Kind) -> Kind:
 BIAS_OF_ONE = Either((Number(-100, 100), Choice(OFF)), "a number from -100 to 100 or false")
 BIAS = Either((Record(), Items(Items(Kind(), 2, 2))), "an object of numbers by token id, or a list of pairs of these")
 BUDGETS = ("thinking_budget", "thinking_budget_tokens", "thinking_token_budget", "reasoning_budget")
-LIMIT = Noted("-1: until the end of the answer or of the context", Either((Choice((-1,)), Whole(1, MAX_TOKENS))))
+LIMIT = Noted(
+    "-1: until the end of the answer or of the context; 0: no token", Either((Choice((-1,)), Whole(0, MAX_TOKENS)))
+)
 STOP = Text(0, MAX_STOP_CHARS)
 KEEP = Noted("a share up to 1, or a percentage above it", Number(0, 100, above=True))
 RANGES = Items(Items(Whole(0, MAX_TOKENS), 2, 2))
@@ -196,6 +198,7 @@ DRAFTS: dict[str, Kind] = {
 OF_DRAFTS = "speculative."  # how llama-server's names of them begin
 COMMON: dict[str, Kind] = {
     "model": Text(),
+    "n": Noted("answers to each prompt; above 1 they are not streamed", Whole(1, MAX_ANSWERS)),
     **_sampling(),
     "max_tokens": LIMIT,
     "max_completion_tokens": LIMIT,
@@ -307,8 +310,11 @@ CHAT = Record(
 COMPLETION = Record(
     {
         "prompt": Either(
-            (Text(), PROMPT, Items(Text(), 1, 1), Items(PROMPT, 1, 1)),
-            "text or a list of token ids, one prompt for each request",
+            (Text(), PROMPT, Items(Text(), 1, MAX_PROMPTS), Items(PROMPT, 1, MAX_PROMPTS)),
+            "text, a list of token ids, or a list of such prompts",
+        ),
+        "echo": Noted(
+            "true: the prompt comes before the answer, with its log-probabilities if these are wanted", Boolean()
         ),
         "logprobs": Either((Whole(0, MAX_LOGPROBS), Choice(OFF))),
         **COMMON,
