@@ -98,6 +98,10 @@ def matvec(device: Device) -> None:
     test_matvec.test_tiles_of_every_profile(device, "amd", "F16")
 
 
+def of_a_grid(device: Device) -> None:
+    test_matvec.test_tiles_of_every_profile(device, "amd", "IQ2_S")
+
+
 def few_rows(device: Device) -> None:
     for weight_type in ("Q4_K", "Q4_1"):
         test_matvec.test_tiles_of_every_profile(device, "amd", weight_type)
@@ -324,6 +328,10 @@ EVERYWHERE = (
         Mistake("rows not in use", "matvec.comp", "matvec_q4_1", "if (r >= num_tokens)", "if (false)"),
         counts,
     ),
+    (Mistake("half a sub-block left out", "weights.glsl", "matvec_f16", "(K - column) / 8u", "0u"), matvec),
+    (Mistake("columns after the last read", "weights.glsl", "matmul_hybrid_f16", "(K - column) / 8u", "4u"), hybrid),
+    (Mistake("rows for the grid", "grid.glsl", "matvec_iq2_s", "w_head", "w_offset"), of_a_grid),
+    (Mistake("the other row of a word", "iq2_values.glsl", "matvec_iq2_s", "row & 1u", "~row & 1u"), of_a_grid),
     (Mistake("rest left out", "matvec.comp", "matvec_q4_1", "if (UNIT_SUBS == BATCH) continue", "continue"), few_rows),
     (
         Mistake("batches of other slices", "matvec.comp", "matvec_q4_k", "b += SLICES * BATCH", "b += BATCH"),
@@ -368,7 +376,10 @@ EVERYWHERE += (
 LAST_ROW = "return min(n, ((rows + 31u) & ~31u) - 1u)"
 PACKED_BY_DRIVER = "return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));"
 # What the emulated GPU shows, and elsewhere what shared memory held before decides.
-BY_CHANCE = ((no_barrier("group_rows", "group_rows.comp", 0), places),)
+BY_CHANCE = (
+    (no_barrier("group_rows", "group_rows.comp", 0), places),
+    (no_barrier("matvec_iq2_s", "grid.glsl", 0), of_a_grid),
+)
 # What only the emulated GPU shows.
 HIDDEN = (
     (no_barrier("attention_f16", "attention.comp", 1), attention),
