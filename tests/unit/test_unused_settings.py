@@ -208,6 +208,10 @@ def test_flags_and_variables_are_named_as_they_were_given():
         "--specprefill-check-share: not used, check is off",
     ]
     assert unused_settings(arguments(), all_settings(arguments(), {}), [BY_DRAFT]) == []
+    preset = arguments("--specprefill-preset", "fork")
+    assert unused_settings(preset, all_settings(preset, env), [BY_DRAFT], env) == [
+        "SP_KEEP_PCT, SP_LOOKAHEAD, SP_WINDOW: not used, --specprefill-preset stands in place of variables"
+    ]
 
 
 def test_errors_name_the_flag_or_variable():

@@ -10,7 +10,7 @@ from dataclasses import fields
 from vkprefill.errors import RequestError
 from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.specprefill.setting_types import Switch, read
-from vkprefill.specprefill.settings import DRAFT, PRESETS, SELF, SpecPrefillConfig, variable_of
+from vkprefill.specprefill.settings import DRAFT, PRESETS, SELF, VARIABLES, SpecPrefillConfig, variable_of
 from vkprefill.specprefill.unused import Use, unused, unused_by_all
 
 PREFIX = "--specprefill"
@@ -84,6 +84,8 @@ def unused_settings(
 ) -> list[str]:
     """A line for each reason why flags and variables that were given have no part in any of these uses."""
     reasons: dict[str, list[str]] = {}
+    if args.specprefill_preset is not None and (variables := [name for name in VARIABLES if name in env]):
+        reasons[f"{flag('preset')} stands in place of variables"] = variables
     for name, why in unused_by_all(config, uses).items():
         if asked := asked_by(args, name, env):
             reasons.setdefault(why, []).append(asked)
