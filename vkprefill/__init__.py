@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vkprefill.engine.capture import AttentionCapture
     from vkprefill.engine.microscope.activations import ActivationCache
     from vkprefill.engine.microscope.edits import Edit
+    from vkprefill.engine.microscope.steering import Steer
     from vkprefill.engine.model import Model, load
     from vkprefill.errors import (
         ContextLengthError,
@@ -51,6 +52,7 @@ __all__ = [
     "SpecDecodeConfig",
     "SpecPrefill",
     "SpecPrefillConfig",
+    "Steer",
     "UnsupportedModelError",
     "VkPrefillError",
     "generate",
@@ -64,6 +66,7 @@ _PLACES = {
     "engine.capture": ("AttentionCapture",),
     "engine.microscope.activations": ("ActivationCache",),
     "engine.microscope.edits": ("Edit",),
+    "engine.microscope.steering": ("Steer",),
     "engine.model": ("Model", "load"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "generation.generate": ("GenerationPart", "GenerationResult", "generate", "stream_generate"),

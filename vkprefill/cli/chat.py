@@ -24,6 +24,7 @@ from vkprefill.cli.common import (
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.cli.specprefill_options import describe_specprefill
+from vkprefill.cli.steer_options import add_steer_option
 from vkprefill.display import one_line
 from vkprefill.errors import RequestError
 from vkprefill.generation.parts import GenerationResult
@@ -43,6 +44,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_model_options(parser)
     add_draft_options(parser)
     add_drafting_options(parser)
+    add_steer_option(parser)
     parser.set_defaults(run=run, parser=parser)
 
 

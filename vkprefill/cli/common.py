@@ -21,6 +21,7 @@ from vkprefill.cli.specprefill_options import (
     unused_settings,
     use_of,
 )
+from vkprefill.cli.steer_options import steers
 from vkprefill.display import printable
 from vkprefill.engine.halves import PRECISIONS
 from vkprefill.engine.model import Model, load
@@ -237,6 +238,7 @@ def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[
             reserve_bytes=reserve_bytes,
             precision=args.precision,
             **block_wanted(args),
+            steer=steers(args),
             progress=report,
         )
     with model:

@@ -23,6 +23,7 @@ from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.cli.profile_options import add_profile_options, check_timed, report_times, timed, trace_file
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text
 from vkprefill.cli.specprefill_options import describe_specprefill
+from vkprefill.cli.steer_options import add_steer_option
 from vkprefill.generation.generate import stream_generate
 
 
@@ -41,6 +42,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_model_options(parser)
     add_draft_options(parser)
     add_drafting_options(parser)
+    add_steer_option(parser)
     add_profile_options(parser)
     parser.set_defaults(run=run, parser=parser)
 

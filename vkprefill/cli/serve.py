@@ -23,6 +23,7 @@ from vkprefill.cli.common import (
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.cli.specprefill_options import all_settings, given_settings, unused_settings, use_of
+from vkprefill.cli.steer_options import add_steer_option, steers
 from vkprefill.errors import RequestError
 from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill.settings import AUTO, SpecPrefillConfig
@@ -124,6 +125,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_model_options(parser)
     add_draft_options(parser, SpecPrefillConfig(min_tokens=MIN_TOKENS))
     add_drafting_options(parser)
+    add_steer_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -160,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
         args.parallel,
         args.cache_ram,
         **block_wanted(args),
+        steer=steers(args),
         decode=decode,
         log_level=logging.INFO if args.verbose else logging.WARNING,
     )

@@ -19,7 +19,7 @@ from vkprefill.engine.layers.context import LayerContext
 from vkprefill.engine.layers.delta_net import delta_net
 from vkprefill.engine.layers.feed_forward import feed_forward
 from vkprefill.engine.layers.mtp import mtp_block, mtp_fill
-from vkprefill.engine.points import Watch, announce, wanted, whole_rows
+from vkprefill.engine.points import InTurn, Watch, announce, wanted, whole_rows
 from vkprefill.engine.scratch import Scratch
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.weights import ModelWeights
@@ -42,10 +42,11 @@ EMBEDDED, NORMALIZED = "hook_embed", "ln_final.hook_normalized"  # points outsid
 class ForwardPass:
     """Records programs over one model's weights, cache pool and scratch buffers.
 
-    role: comes before the names of its programs, to tell the models of a pair apart.
+    role: comes before the names of its programs, to tell the models of a pair apart; always: what watches all of them.
     """
 
     role = ""
+    always: Watch | None = None
 
     def __init__(
         self, device: Device, config: ModelConfig, pool: CachePool, scratch: Scratch, weights: ModelWeights
@@ -259,5 +260,5 @@ class ForwardPass:
 
     def _program(self, name: str, num_rows: int, watch: Watch | None = None) -> Program:
         p = self._device.program(self.role + name, step=self._scratch.step, num_rows=num_rows)
-        p.watch = watch
+        p.watch = InTurn(self.always, watch) if self.always and watch else self.always or watch
         return p

@@ -19,6 +19,7 @@ from vkprefill.engine.microscope.activations import ActivationCache
 from vkprefill.engine.microscope.edits import Edit
 from vkprefill.engine.microscope.names import Name, point_shapes
 from vkprefill.engine.microscope.record import Recorder, Wish
+from vkprefill.engine.microscope.steering import Steer, Steering, directions
 from vkprefill.engine.rows import Rows
 from vkprefill.engine.runner import LOGITS_ROWS, PrefillProgress, Runner
 from vkprefill.engine.sizes import HEAD_ROWS
@@ -46,6 +47,7 @@ def load(
     precision: str = "auto",
     mtp: str | os.PathLike[str] | None = "auto",
     mtp_window: int | None = None,
+    steer: Sequence[Steer] = (),
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF model.
@@ -59,11 +61,12 @@ def load(
     mtp: the multi-token-prediction block, for drafts of tokens: "auto" the file's, where it has one, None none, or the
     path of a companion file that holds the block alone, used in place of the file's own; mtp_window: tokens at the end
     of a prompt that the block looks back to, in whole pages (None: all, which costs prefill less than one part in a
-    hundred). Raises GGUFError,
+    hundred); steer: control vectors that all of its runs are steered by, so that none of its caches was made without
+    them. Raises GGUFError,
     UnsupportedModelError, DeviceError, OutOfMemoryError, RequestError.
     """
     options = LoadOptions(max_context, kv_type, prefill_chunk, reserve_bytes, precision, mtp_window)
-    return Model(open_gguf(path), device, options, progress, mtp)
+    return Model(open_gguf(path), device, options, progress, mtp, steer)
 
 
 class Model:
@@ -81,6 +84,7 @@ class Model:
         options: LoadOptions,
         progress: Progress | None,
         mtp: str | os.PathLike[str] | None = None,
+        steer: Sequence[Steer] = (),
     ) -> None:
         report = progress or (lambda stage, done, total: None)
         report("reading the file", 0, 1)
@@ -88,6 +92,7 @@ class Model:
         self.metadata = file.metadata
         self.config = ModelConfig.from_gguf(file)
         check_tensors(file, self.config)
+        vectors = directions(steer, self.config)
         block = find_block(file, self.config, mtp)
         self.tokenizer = Tokenizer.from_metadata(file.metadata, self.config.vocab_size)
         self.chat_template = ChatTemplate.from_metadata(file.metadata, self.tokenizer)
@@ -103,6 +108,9 @@ class Model:
             if self._owns_device and self.device.info.type != "cpu":
                 report("timing the device", 0, 1)
                 self.runner.fit_submissions(options.prefill_chunk)
+            if vectors:
+                steering = Steering(self.device, vectors, self.runner.sizes.rows)
+                self.runner.companions["steering"] = self.runner.forward.always = steering
             self.runner.record(report)
         except BaseException:
             self.close()

@@ -50,6 +50,26 @@ class Watch(Protocol):
         """From here on, until it is written again, the point is what these rows hold."""
 
 
+@dataclass(frozen=True)
+class InTurn:
+    """Two watches: the second sees what the first leaves."""
+
+    first: Watch
+    second: Watch
+
+    @property
+    def full(self) -> bool:
+        return self.first.full or self.second.full
+
+    def wants(self, name: str) -> bool:
+        return self.first.wants(name) or self.second.wants(name)
+
+    def at(self, p: Program, name: str, rows: Rows) -> None:
+        for watch in (self.first, self.second):
+            if watch.wants(name):
+                watch.at(p, name, rows)
+
+
 def whole_rows(buffer: Buffer, heads: int = 1) -> Rows:
     """All of a buffer [T, N], as `heads` of N / heads each."""
     width = buffer.shape[1] // heads

@@ -108,6 +108,7 @@ def _load(options: EngineOptions, connection: Connection, stack: ExitStack) -> E
             precision=options.precision,
             mtp=options.mtp,
             mtp_window=options.mtp_window,
+            steer=options.steer,
             progress=progress(""),
         )
     )

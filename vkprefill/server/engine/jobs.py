@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vkprefill.drafting.settings import SpecDecodeConfig
+from vkprefill.engine.microscope.steering import Steer
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
@@ -15,7 +16,7 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 class EngineOptions:
     """What the engine loads. draft: None for no draft; spec: None for no speculative prefill by default; num_slots:
     conversations it remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them,
-    -1: no bound; mtp, mtp_window: see engine.model.load; decode: drafts that the model must be able to make."""
+    -1: no bound; mtp, mtp_window, steer: see engine.model.load; decode: drafts that the model must be able to make."""
 
     model: Path
     draft: Path | None
@@ -29,6 +30,7 @@ class EngineOptions:
     cache_ram: int = 8192
     mtp: Path | str | None = "auto"
     mtp_window: int | None = None
+    steer: tuple[Steer, ...] = ()
     decode: SpecDecodeConfig = SpecDecodeConfig()
     log_level: int = logging.WARNING
 
