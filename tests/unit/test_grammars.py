@@ -110,9 +110,10 @@ def test_schemas_that_cannot_be_followed(schema, message):
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
 
 
-def test_a_schema_that_is_nested_without_end():
+@pytest.mark.parametrize("depth", [150, 400, 900, 5000])
+def test_a_schema_that_is_nested_without_end(depth):
     schema: dict = {}
-    for _ in range(5000):
+    for _ in range(depth):
         schema = {"items": schema}
     with pytest.raises(RequestError, match="^schema: "):
         of_schema(schema)
@@ -275,9 +276,12 @@ def test_what_a_forced_call_says_is_what_the_schema_wants():
             "tools[0].function.parameters.properties.a.format: ",
         ),
         ({"properties": {"a": {"type": "string", "pattern": "(?=a)"}}}, "tools: "),
+        ({"properties": {"a": 1.5}}, "tools[0].function.parameters.properties.a: found 1.5, wanted a JSON schema"),
+        ({"properties": {"a": {"$ref": "#/none"}}}, "tools[0].function.parameters.properties.a: found None, wanted"),
         ({"properties": {"a>": {}}}, "tools[0].function.parameters: a name of a parameter has >"),
         ({"required": ["a"]}, "tools[0].function.parameters.required: there is no property 'a'"),
-        ({"required": 3}, "tools[0].function.parameters.required: wanted a list"),
+        ({"required": 3}, "tools[0].function.parameters.required: wanted a list of names"),
+        ({"required": [[]]}, "tools[0].function.parameters.required: wanted a list of names"),
     ],
 )
 def test_tools_that_cannot_be_followed(parameters, message):

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from vkprefill.display import printable
 from vkprefill.errors import RequestError
 from vkprefill.grammar.grammars import ANY_TEXT, Grammar, of_lark, of_schema
 from vkprefill.text.tool_calls import CLOSE_FUNCTION, CLOSE_PARAMETER, FUNCTION, PARAMETER, kinds_of, resolved
@@ -47,8 +48,8 @@ def _tool(number: int, tool: Mapping[str, object], lines: list[str]) -> str:
     if ">" in name or "\n" in name:
         raise RequestError(f"{where}.name: a call of it cannot be written, wanted a name without > and line ends")
     required, rules, properties = root.get("required") or [], [], _mapping(root.get("properties"))
-    if not isinstance(required, list):
-        raise RequestError(f"{where}.parameters.required: wanted a list")
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise RequestError(f"{where}.parameters.required: wanted a list of names")
     for index, (key, schema) in enumerate(properties.items()):
         if ">" in key or "\n" in key:
             raise RequestError(f"{where}.parameters: a name of a parameter has > or a line end in it")
@@ -66,12 +67,13 @@ def _tool(number: int, tool: Mapping[str, object], lines: list[str]) -> str:
 def _value(rule: str, schema: object, root: Schema, where: str, lines: list[str]) -> str:
     """A value with what ends it."""
     found = resolved(schema, root)
+    if not isinstance(found, Mapping):  # true and a reference to nothing too: what would be text is not said
+        raise RequestError(f"{where}: found {printable(found)}, wanted a JSON schema, which is an object")
     if "string" not in kinds_of(schema, root):
         definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        whole = {**definitions, **found} if isinstance(found, Mapping) else definitions
-        return f"%json {of_schema(whole, where).text} {_quoted(VALUE_END)}"
+        return f"%json {of_schema({**definitions, **found}, where).text} {_quoted(VALUE_END)}"
     choices = [found["const"]] if "const" in found else found.get("enum")
-    if choices is not None:
+    if isinstance(choices, list):
         texts = (one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in choices)
         return f"({' | '.join(_quoted(text + VALUE_END) for text in texts)})"
     if beyond := [name for name in BEYOND if name in found]:

@@ -71,7 +71,11 @@ def of_schema(schema: object, what: str = "schema") -> Grammar:
     if not isinstance(schema, Mapping):
         raise RequestError(f"{what}: found {printable(schema)}, wanted a JSON schema, which is an object")
     text = _as_text(schema, what)
-    return _checked(Grammar(SCHEMA, json.dumps({**_closed(loads(text)), **COMPACT})), what)
+    try:
+        text = json.dumps({**_closed(loads(text)), **COMPACT})
+    except RecursionError:
+        raise RequestError(f"{what}: nested too deeply") from None
+    return _checked(Grammar(SCHEMA, text), what)
 
 
 def of_gbnf(text: str, what: str = "grammar") -> Grammar:

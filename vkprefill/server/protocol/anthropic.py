@@ -151,8 +151,7 @@ def _messages(message: Json, where: str) -> Iterator[Json]:
         elif kind == "thinking":
             thoughts.append(_text(block, "thinking", at))
         elif kind == "tool_use":
-            arguments = block.get("input", {})
-            function = {"name": _text(block, "name", at), "arguments": json.dumps(arguments, ensure_ascii=False)}
+            function = {"name": _text(block, "name", at), "arguments": _json(block.get("input", {}), f"{at}.input")}
             calls.append({"id": str(block.get("id", "")), "type": "function", "function": function})
         elif kind == "tool_result":
             results += 1
@@ -165,6 +164,13 @@ def _messages(message: Json, where: str) -> Iterator[Json]:
         if calls:
             done["tool_calls"] = calls
         yield done
+
+
+def _json(value: object, where: str) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise bad_request(where, "nested too deeply") from None
 
 
 def _text(block: Json, name: str, where: str) -> str:
