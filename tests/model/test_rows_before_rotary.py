@@ -70,7 +70,7 @@ def test_the_two_kinds_are_apart(model, prompt):
 def test_draft(model, prompt, lookahead):
     """All attention layers, the queries of tokens that are made up too."""
     scorer = Scorer(model)
-    config = SpecPrefillConfig(rows="nope", lookahead=lookahead, pool_size=POOL)
+    config = SpecPrefillConfig(rows="nope", score_depth=1.0, lookahead=lookahead, pool_size=POOL)
     found = scorer.score(prompt, config)
     scorer.close()
     ids, cache = list(prompt), model.new_cache()
@@ -85,10 +85,21 @@ def test_draft(model, prompt, lookahead):
     assert close_to(found.values, want)
 
 
+def test_draft_that_stops_early(model, prompt):
+    scorer = Scorer(model)
+    found = scorer.score(prompt, SpecPrefillConfig(rows="nope", score_layers=(1,), pool_size=POOL))
+    scorer.close()
+    rows = without_positions(model, prompt, list(range(300)), 1)
+    want = importance_from_rows([rows[None, :, at] for at in range(-32, 0)], 300, POOL)
+    assert found.num_steps == 32 and close_to(found.values, want)
+
+
 def test_windows(model, prompt):
     """Each reads its own beginning: positions count from there, and the angles between tokens are the same."""
     scorer = Scorer(model)
-    found = scorer.score(prompt, SpecPrefillConfig(rows="nope", window=200, lookahead=0, pool_size=POOL))
+    found = scorer.score(
+        prompt, SpecPrefillConfig(rows="nope", window=200, score_depth=1.0, lookahead=0, pool_size=POOL)
+    )
     scorer.close()
     rows = without_positions(model, prompt[100:], list(range(200)), 1)
     later = without_positions(model, prompt[100:], list(range(200)), 3)
