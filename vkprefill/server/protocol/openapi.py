@@ -37,7 +37,7 @@ def openapi_document(version: str) -> Json:
                 "post": _post("Continue a text", COMPLETION.schema(), _answer("text_completion"), stream=True)
             },
             "/v1/responses": {
-                "post": _post("Answer, in the form of responses", RESPONSES.schema(), _response(), stream=True)
+                "post": _post("Answer, in the form of responses", RESPONSES.schema(), _response(), 404, stream=True)
             },
             "/v1/messages": {"post": _post("Answer, in Anthropic's form", MESSAGES.schema(), _message(), stream=True)},
             "/v1/messages/count_tokens": {
@@ -104,11 +104,12 @@ def _get(
     return {"summary": summary, "parameters": parameters or [], "responses": responses}
 
 
-def _post(summary: str, body: Json, answer: Json, *, stream: bool = False) -> Json:
+def _post(summary: str, body: Json, answer: Json, *more: int, stream: bool = False) -> Json:
+    """more: statuses of its own errors."""
     content = {"application/json": {"schema": answer}}
     if stream:
         content["text/event-stream"] = {}
-    errors = _errors(400, 401, 403, 408, 413, 415, 503, *((500, 504) if stream else ()))
+    errors = _errors(400, 401, 403, 408, 413, 415, 503, *more, *((500, 504) if stream else ()))
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
@@ -177,7 +178,7 @@ def _answer(object_name: str) -> Json:
         object={"const": object_name},
         created={"type": "integer"},
         model={"type": "string"},
-        choices={"type": "array", "minItems": 1, "maxItems": 1},
+        choices={"type": "array", "minItems": 1},
         usage=usage,
         timings={"type": "object"},
         specprefill=report,
