@@ -102,14 +102,18 @@ def test_hybrid_whatever_the_subgroups(device, local, tm):
     check(f"hybrid {local}, {tm}", got, x.astype(float) @ blocks.dequantize(data, "Q8_0").T, REDUCTION)
 
 
-@pytest.mark.parametrize("weight_type", ["F16", "Q4_K"])
-def test_parts(device, form, weight_type):
+@pytest.mark.parametrize("pieces", [False, True])
+@pytest.mark.parametrize("weight_type", ["F16", "Q4_K", "IQ3_S"])
+def test_parts(device, form, weight_type, pieces):
+    """pieces: of one part that is more work than a submission may be, and takes several dispatches."""
     rng = np.random.default_rng(4)
     data = blocks.random_blocks(rng, 150, 256, weight_type)
     x, before = rng.standard_normal((40, 256)).astype(np.float32), rng.standard_normal((40, 150)).astype(np.float32)
-    got = multiply(device, x, data, weight_type, add=before, part_rows=64)
+    most = 1.0 if pieces else device.profile.submission_flop
+    with using_profile(device, dataclasses.replace(device.profile, submission_flop=most)):
+        got = multiply(device, x, data, weight_type, add=before, part_rows=None if pieces else 64)
     expected = x.astype(float) @ blocks.dequantize(data, weight_type).T + before.astype(float)
-    check(f"matmul {weight_type} in 3 parts", got, expected, REDUCTION)
+    check(f"matmul {weight_type} in parts", got, expected, REDUCTION)
 
 
 MATRICES = {  # output: (input, tensor)
