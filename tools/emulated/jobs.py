@@ -44,6 +44,7 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_pruned_states.py": HOST,
     "tests/model/test_edits.py": HOST,
     "tests/model/test_record.py": HOST,
+    "tests/model/test_record_prompts.py": HOST,
     "tests/model/test_steering.py": HOST,
     "tests/model/test_rows_before_rotary.py": HOST,
     "tests/model/test_rows_cut_off.py": HOST,

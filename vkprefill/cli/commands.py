@@ -23,6 +23,7 @@ SUBCOMMANDS = (
     "chat",
     "explain",
     "capture",
+    "record",
     "eval",
     "bench",
     "serve",

@@ -1,0 +1,119 @@
+"""vkprefill record: shards that hold what Model.record gives, the same ones after a kill; refusals."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from tests.reference.fixtures import model_path
+from vkprefill.cli.main import main
+from vkprefill.recording import run as recording
+from vkprefill.recording.shards import MANIFEST
+
+MODEL = str(model_path("tiny-c-q4km"))
+LINES = [{"token_ids": list(range(1, 9 + 7 * i)), "id": f"p{i}"} for i in range(5)] + [{"prompt": "some text"}]
+ARGUMENTS = ["-m", MODEL, "-c", "256", "-ctk", "f32", "--points", "blocks.*.hook_resid_post,pattern", "--tokens", "all"]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in LINES))
+    return str(path)
+
+
+def arrays(folder) -> dict[str, np.ndarray]:
+    """Read as the format of safetensors says."""
+    found = {}
+    for shard in json.loads((folder / MANIFEST).read_text())["shards"]:
+        data = (folder / shard["file"]).read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        for name, entry in json.loads(data[8 : 8 + length]).items():
+            start, end = entry["data_offsets"]
+            kind = {"F32": np.float32, "F16": np.float16, "I32": np.int32}[entry["dtype"]]
+            found[name] = np.frombuffer(data[8 + length + start : 8 + length + end], kind).reshape(entry["shape"])
+    return found
+
+
+def files(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_shards_hold_what_record_gives(load_model, prompts, tmp_path, capsys, dtype):
+    folder = tmp_path / "out"
+    assert main(["record", prompts, *ARGUMENTS, "-o", str(folder), "--dtype", dtype]) == 0
+    assert "6 prompts, 5 points" in capsys.readouterr().err
+    model, found = load_model("tiny-c-q4km", kv_type="f32"), arrays(folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    assert [p["id"] for shard in manifest["shards"] for p in shard["prompts"]] == ["p0", "p1", "p2", "p3", "p4", "6"]
+    assert manifest["dtype"] == dtype and len(manifest["model"]["sha256"]) == 64
+    for number, line in enumerate(LINES):
+        ids = line.get("token_ids") or model.tokenizer.encode(line["prompt"])
+        want = model.record(ids, list(manifest["points"]), tokens="all")
+        for name, rows in want.items():
+            assert np.array_equal(found[f"{number}/{name}"], rows.astype(dtype)), name
+        assert found[f"{number}/token_ids"].tolist() == list(ids)
+
+
+def test_a_recording_that_was_cut_off_goes_on(prompts, tmp_path, monkeypatch, capsys):
+    """Shards of a prompt or two; killed before a shard, and between a shard and the manifest: the same files."""
+    monkeypatch.setattr("vkprefill.cli.record.ShardWriter", lambda f, facts, _: recording.ShardWriter(f, facts, 60_000))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main(["record", prompts, *ARGUMENTS, "-o", str(whole)]) == 0
+    count = len(json.loads((whole / MANIFEST).read_text())["shards"])
+    assert count >= 3
+    replace = recording.ShardWriter._replace
+    for writes_before in (1, 2, 3):
+
+        def dies(self, name, pieces, left=[writes_before]):  # noqa: B006
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            replace(self, name, pieces)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(recording.ShardWriter, "_replace", dies)
+            assert main(["record", prompts, *ARGUMENTS, "-o", str(cut)]) == 130
+    (cut / ".shard-00001.safetensors.tmp").write_bytes(b"half of one")
+    assert main(["record", prompts, *ARGUMENTS, "-o", str(cut)]) == 0
+    assert "of 6 prompts are there" in capsys.readouterr().err
+    assert {n: b for n, b in files(cut).items() if not n.endswith(".tmp")} == files(whole)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("no json", "line 2: not JSON"),
+        ("[1]", "line 2: wanted an object with either prompt or token_ids"),
+        ('{"prompt": "a", "token_ids": [1]}', "line 2: wanted an object with either"),
+        ('{"prompt": "a", "more": 1}', "line 2: more is not known"),
+        ('{"prompt": 3}', "line 2: wanted text as prompt"),
+        ('{"token_ids": [-1]}', "line 2: token_ids: found -1"),
+        ('{"prompt": "a", "id": "1"}', "line 2: id '1' is another line's too"),
+    ],
+)
+def test_a_bad_line_is_named(prompts, tmp_path, capsys, line, message):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": "a"}\n' + line)
+    assert main(["record", str(path), *ARGUMENTS, "-o", str(tmp_path / "out")]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_refused(prompts, tmp_path, capsys):
+    folder = str(tmp_path / "out")
+    assert main(["record", prompts, *ARGUMENTS, "-o", folder]) == 0
+    for more, message in (
+        (["--dtype", "float32"], "holds a recording with another dtype"),
+        (["--points", "embed"], "holds a recording with another points"),
+        (["--tokens", "1"], "--tokens: found '1', wanted last, all or FIRST:END[:STEP]"),
+        (["--points", "nothing"], "which the model does not have; near it"),
+        (["--shard-mib", "0"], "--shard-mib: found 0"),
+    ):
+        assert main(["record", prompts, *ARGUMENTS, *more, "-o", folder]) == 1
+        assert message in capsys.readouterr().err
+    (tmp_path / "out" / "shard-00000.safetensors").unlink()
+    assert main(["record", prompts, *ARGUMENTS, "-o", folder]) == 1
+    assert "shard-00000.safetensors is gone" in capsys.readouterr().err
