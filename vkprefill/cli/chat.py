@@ -12,17 +12,16 @@ from vkprefill.cli.answer import AnswerWriter, add_answer_options, answer_form, 
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
-    add_sampling_options,
     add_template_options,
     max_tokens,
     notice,
     open_pair,
-    sampling_config,
     show_prefill,
     speeds,
     template_kwargs,
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
+from vkprefill.cli.sampling_options import add_sampling_options, sampling_config
 from vkprefill.cli.specprefill_options import describe_specprefill
 from vkprefill.cli.steer_options import add_steer_option
 from vkprefill.display import one_line

@@ -30,7 +30,6 @@ from vkprefill.engine.sizes import KV_TYPES
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import GenerationPart
 from vkprefill.generation.prompt import template_variables
-from vkprefill.generation.sampling import SamplingConfig
 from vkprefill.specprefill.calibration import SPEEDS
 from vkprefill.specprefill.pair import draft_room, prepare_pair, self_room
 from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
@@ -127,20 +126,6 @@ def kv_type(args: argparse.Namespace) -> str:
     return keys
 
 
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "sampling (defaults: the file's general.sampling.* keys, else Qwen3.5's model card)"
-    )
-    group.add_argument("--temp", type=float, metavar="T", help="temperature; 0 takes the most probable token")
-    group.add_argument("--top-k", type=int, metavar="K", help="keep the K most probable tokens; 0 keeps all")
-    group.add_argument("--top-p", type=float, metavar="P", help="keep the most probable tokens that make up P")
-    group.add_argument("--min-p", type=float, metavar="P", help="keep tokens at least P times as probable as the first")
-    group.add_argument(
-        "--presence-penalty", type=float, metavar="X", help="taken once from the logits of tokens generated before"
-    )
-    group.add_argument("-s", "--seed", type=int, metavar="N", help="seed; -1 or none for a new one each time")
-
-
 def add_template_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-sys",
@@ -154,17 +139,6 @@ def add_template_options(parser: argparse.ArgumentParser) -> None:
         type=terminal_text,
         metavar="JSON",
         help="variables of the chat template, such as '{\"enable_thinking\": false}'",
-    )
-
-
-def sampling_config(args: argparse.Namespace) -> SamplingConfig:
-    return SamplingConfig(
-        temperature=args.temp,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        presence_penalty=args.presence_penalty,
-        seed=None if args.seed == -1 else args.seed,
     )
 
 

@@ -10,11 +10,9 @@ from vkprefill.cli.answer import AnswerWriter, add_answer_options, answer_form, 
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
-    add_sampling_options,
     max_tokens,
     notice,
     open_pair,
-    sampling_config,
     show_prefill,
     speeds,
     template_kwargs,
@@ -22,6 +20,7 @@ from vkprefill.cli.common import (
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.cli.profile_options import add_profile_options, check_timed, report_times, timed, trace_file
 from vkprefill.cli.prompt_options import add_prompt_options, prompt_text
+from vkprefill.cli.sampling_options import add_sampling_options, sampling_config
 from vkprefill.cli.specprefill_options import describe_specprefill
 from vkprefill.cli.steer_options import add_steer_option
 from vkprefill.generation.generate import stream_generate

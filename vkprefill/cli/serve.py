@@ -10,18 +10,17 @@ from importlib.util import find_spec
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
-    add_sampling_options,
     block_wanted,
     kv_type,
     max_tokens,
     model_path,
     notice,
-    sampling_config,
     scoring,
     template_kwargs,
     why_off,
 )
 from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
+from vkprefill.cli.sampling_options import add_sampling_options, sampling_config
 from vkprefill.cli.specprefill_options import all_settings, given_settings, unused_settings, use_of
 from vkprefill.cli.steer_options import add_steer_option, steers
 from vkprefill.errors import RequestError
