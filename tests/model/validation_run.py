@@ -15,6 +15,7 @@ import numpy as np
 
 import vkprefill
 from vkprefill.engine.capture import AttentionCapture
+from vkprefill.engine.microscope.edits import Edit
 from vkprefill.engine.step_input import Best
 from vkprefill.specprefill.scorer import Scorer
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -65,6 +66,8 @@ def main() -> None:
         model.prefill(ids[:40], cache=cache, capture=AttentionCapture(queries=(3, -1)))
         model.decode(int(best[0]), cache, capture=AttentionCapture())
         model.logits(ids[:3])
+        edits = [Edit("hook_embed", scale=2), Edit("hook_embed", call=lambda rows, _: rows / 2)]
+        model.record(ids, list(model.points), steps="both", max_tokens=2, edits=edits)
         scorer = Scorer(model)
         for options in ({"lookahead": 2}, {"tail_queries": 8}, {"tail_queries": 8, "rows": "nope"}):
             scorer.score(ids, SpecPrefillConfig(**options))
