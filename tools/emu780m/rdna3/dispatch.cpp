@@ -34,8 +34,10 @@ static void set_scalars(Wave& wave, const Dispatch& dispatch, const u32* group, 
     for (int k = 0; k < 3; k++)
         if (resources.group[k])
             wave.s[next++] = group[k];
+    // The wave's number stands there twice: from bit 6 as the count for ordered appends, which starts at 0 here and which Mesa
+    // takes for the invocation's index in waves of 64, and from bit 20 (RDNA 2 and later) as what Mesa takes elsewhere.
     if (resources.group_size)
-        wave.s[next++] = waves | number << 20;
+        wave.s[next++] = waves | number << 6 | number << 20;
 }
 
 // The invocation's place, 10 bits for each dimension, in the first vector register.
