@@ -292,8 +292,8 @@ def test_who_scores(page, server):
     assert scorer.get_attribute("value") == "auto"
     page.id("check").click()
     scorer.send_keys("the model")
-    seen = page.ask(DEMO[0]["user"])
-    assert seen["answer"] == DEMO[0]["answer"] and seen["status"] == "active" and "Layer 3 chose" in seen["text"]
+    seen = page.ask(DEMO[2]["user"])
+    assert seen["answer"] == DEMO[2]["answer"] and seen["status"] == "active" and "Layer 3 chose" in seen["text"]
     page.js(SCRIPTED)
     page.send("Hello")
     page.until(lambda: page.js("return sent.length") == 1)

@@ -32,8 +32,9 @@ def find_models(args: argparse.Namespace) -> None:
 
 
 def is_name(text: str) -> bool:
-    """Whether it may be a listed name: it is no file, and does not begin as a path does."""
-    return text.isprintable() and not text.startswith((".", "/", "~")) and text != "" and not os.path.exists(text)
+    """Whether it may be a listed name: it is no file, and neither begins nor ends as a file's path does."""
+    as_path = text.startswith((".", "/", "~")) or text.lower().endswith(".gguf")
+    return text != "" and text.isprintable() and not as_path and not os.path.exists(text)
 
 
 def draft_named(text: str, args: argparse.Namespace) -> str:
