@@ -44,7 +44,8 @@ def compiled_differences(documents: dict[str, str]) -> Iterator[str]:
     )
     yield from said(
         documents["README.md"],
-        r"no spills, (\d+) waves or more for the matmuls \(8 but for IQ2 and IQ3\), ([\d.]+) to ([\d.]+) vector instructions per multiply-add",
+        r"no spills, (\d+) waves or more for the matmuls \(8 but for IQ2 and IQ3\), "
+        r"([\d.]+) to ([\d.]+) vector instructions per multiply-add",
         [min(p["waves"] for p in latest), min(valu), max(valu)],
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vkprefill.engine.microscope.steering import Steer
+from vkprefill.errors import RequestError
 
 
 def add_steer_option(parser: argparse.ArgumentParser) -> None:
@@ -19,4 +20,7 @@ def add_steer_option(parser: argparse.ArgumentParser) -> None:
 
 def steers(args: argparse.Namespace) -> tuple[Steer, ...]:
     """Those of the command line. Raises RequestError."""
-    return tuple(Steer.parse(text) for text in getattr(args, "steer", None) or ())
+    try:
+        return tuple(Steer.parse(text) for text in getattr(args, "steer", None) or ())
+    except RequestError as error:
+        raise RequestError(f"--{error}") from None

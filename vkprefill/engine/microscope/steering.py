@@ -41,7 +41,9 @@ class Steer:
         except ValueError:
             strength = math.nan
         if not math.isfinite(strength):
-            raise RequestError(f"steer: found {quoted(text)}, wanted FILE:STRENGTH or FILE:STRENGTH:FIRST-LAST")
+            raise RequestError(
+                f"steer: found {quoted(text)}, wanted FILE:STRENGTH or FILE:STRENGTH:LAYERS (12, or 10-20)"
+            )
         layers = None
         if found["first"]:
             layers = int(found["first"]), int(found["last"] or found["first"])
