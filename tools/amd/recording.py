@@ -19,6 +19,7 @@ from vkprefill.engine import memory, weights
 from vkprefill.engine import model as model_module
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.halves import SHORT_RUN
+from vkprefill.engine.microscope.edits import Edit
 from vkprefill.engine.model import Model
 from vkprefill.engine.sizes import HEAD_ROWS, KV_TYPES, MAX_CANDIDATES, MAX_DRAFTS
 from vkprefill.engine.step_input import Best
@@ -161,8 +162,7 @@ def load_recording(
 
 def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
     """(shader, constants) of all that a model of this shape dispatches: prefill, decode, captures, logits, scores of a
-    draft and of its own, and
-    with a multi-token-prediction block drafts.
+    draft and of its own, points recorded and edited, and with a multi-token-prediction block drafts.
 
     how: precision, features and with_block, as load_recording takes them.
     """
@@ -189,6 +189,9 @@ def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
     model.prefill_candidates([1, 99], cache, Best(MAX_CANDIDATES), positions=[1, 99])
     model.decode_candidates(3, cache, Best(MAX_CANDIDATES))
     ceiling_programs(model.device, model.runner.scratch.x, model.runner.scratch.h)
+    residual = "blocks.0.hook_resid_post"
+    edits = Edit(residual, add=1.0), Edit(residual, scale=2.0), Edit(residual, set=0.0)
+    model.record([1, 2], [residual, "blocks.0.hook_mlp_out"], edits=edits)
     return seen
 
 
