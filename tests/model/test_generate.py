@@ -101,10 +101,9 @@ def test_template_variables_that_are_taken(tiny, name):
     session.close()
 
 
-@pytest.mark.parametrize("limit", (0, -1))
-def test_bad_max_tokens(tiny, limit):
+def test_bad_max_tokens(tiny):
     with pytest.raises(vkprefill.RequestError, match="max_tokens"):
-        vkprefill.generate(tiny, "x", max_tokens=limit)
+        vkprefill.generate(tiny, "x", max_tokens=-1)
 
 
 def stream(model, token_ids, cache):

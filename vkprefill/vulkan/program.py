@@ -161,11 +161,13 @@ class Program:
             raise DeviceError(f"{self.device.info.name}: the device was lost earlier; load the model again")
         with self._marks.run(self.name) if self._marks else nullcontext():
             for number, sequence in enumerate(self._sequences):
-                self._call(number)
+                if self._calls:
+                    self._call(number)
                 self._submit(sequence)
                 if between:
                     between()
-            self._call(len(self._sequences))
+            if self._calls:
+                self._call(len(self._sequences))
 
     def _call(self, number: int) -> None:
         """The host's work after so many submissions."""
