@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.reference.fixtures import rms
+from tests.reference.forward import ReferenceModel
+from tests.reference.split import forward_split
 from vkprefill import SamplingConfig, SpecPrefillConfig
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import SpecPrefillReport
@@ -25,6 +28,14 @@ FIELDS = [
     "score_ms",
     "lookahead_ms",
 ] + ["select_ms", "sparse_prefill_ms", "ttft_ms", "dense_estimate_ms", "check"]
+
+
+def assert_split_logits(result, model, token_ids) -> None:
+    """Of a prompt that layer 1 of its own model scored, against the two parts on numpy."""
+    reference = ReferenceModel(model.path)
+    out = forward_split(reference, token_ids, range(len(token_ids)), result.kept, 1, reference.new_state())
+    want = out["result_output"][-1]
+    assert np.abs(result.logits - want).max() <= 1e-4 * rms(want)
 
 
 def dense(model, token_ids) -> np.ndarray:

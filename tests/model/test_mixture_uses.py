@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 import vkprefill
-from tests.model.sparse_requests import GREEDY
-from tests.reference.fixtures import rms
-from tests.reference.forward import ReferenceModel
-from tests.reference.split import forward_split
+from tests.model.sparse_requests import GREEDY, assert_split_logits
 from vkprefill import SpecDecodeConfig, SpecPrefill, SpecPrefillConfig
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.server.engine.slots import Slots
@@ -39,10 +36,7 @@ def test_its_early_layers_score(model):
     result = spec.prefill(prompt)
     assert result.status == "active" and result.report.reason.startswith("layer 1 chose ")
     assert result.cache.late_positions == result.kept.tolist()
-    reference = ReferenceModel(model.path)
-    out = forward_split(reference, prompt, range(300), result.kept, 1, reference.new_state())
-    want = out["result_output"][-1]
-    assert np.abs(result.logits - want).max() <= 1e-4 * rms(want)
+    assert_split_logits(result, model, prompt)
     result.cache.close()
     spec.close()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vkprefill
+from tests.model.sparse_requests import assert_split_logits
 from tests.reference.fixtures import rms
 from tests.reference.forward import ReferenceModel
 from tests.reference.split import forward_split
@@ -63,10 +64,7 @@ def test_prefill_is_that_of_the_split_model(model, prompt, config):
     assert report.kept_n == len(result.kept) < 300 and result.cache.late_positions == result.kept.tolist()
     assert report.score_ms > 0 and report.sparse_prefill_ms > 0 and report.ttft_ms > report.score_ms
     assert report.settings["scorer"] == "self"
-    reference = ReferenceModel(model.path)
-    out = forward_split(reference, prompt, range(300), result.kept, 1, reference.new_state())
-    want = out["result_output"][-1]
-    assert np.abs(result.logits - want).max() <= 1e-4 * rms(want)
+    assert_split_logits(result, model, prompt)
     result.cache.close()
     spec.close()
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from importlib.resources import files
 from pathlib import Path
 
 from rich.console import Console
@@ -30,13 +29,13 @@ from vkprefill.engine.sizes import KV_TYPES
 from vkprefill.errors import RequestError
 from vkprefill.generation.generate import GenerationPart
 from vkprefill.generation.prompt import template_variables
+from vkprefill.hub.at_hand import DEMO_DRAFT, DEMO_TARGET, demo_path
 from vkprefill.specprefill.calibration import SPEEDS
 from vkprefill.specprefill.pair import draft_room, prepare_pair, self_room
 from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
 from vkprefill.specprefill.unused import Use
 from vkprefill.text.strict_json import loads
 
-DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
 TEMPLATE_TOKENS = 1024  # what a chat template may add to a prompt
 
 
@@ -160,10 +159,6 @@ def template_kwargs(args: argparse.Namespace) -> dict[str, object]:
     if not isinstance(value, dict):
         raise RequestError(f"--chat-template-kwargs: found {type(value).__name__}, wanted a JSON object")
     return template_variables(value)
-
-
-def demo_path(name: str) -> Path:
-    return Path(str(files("vkprefill") / "data" / name))
 
 
 def model_path(args: argparse.Namespace, *, told: bool = True) -> Path:

@@ -21,19 +21,23 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--frequency-penalty",
         type=float,
-        default=0.0,
+        default=SamplingConfig.frequency_penalty,
         metavar="X",
         help="taken from the logits of tokens generated before, as often as they were",
     )
     group.add_argument(
         "--repeat-penalty",
         type=float,
-        default=1.0,
+        default=SamplingConfig.repeat_penalty,
         metavar="X",
         help="positive logits of the last tokens, the prompt's too, are divided by it, others multiplied; 1: off",
     )
     group.add_argument(
-        "--repeat-last-n", type=int, default=64, metavar="N", help="tokens that it looks back to; 0: none, -1: all"
+        "--repeat-last-n",
+        type=int,
+        default=SamplingConfig.repeat_last_n,
+        metavar="N",
+        help="tokens that it looks back to; 0: none, -1: all",
     )
     group.add_argument("-s", "--seed", type=int, metavar="N", help="seed; -1 or none for a new one each time")
 

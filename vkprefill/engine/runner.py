@@ -132,8 +132,12 @@ class Runner:
         short prompt a fifth of the time. So it has a program of its own, of the same kernels, where that does not mean
         to translate them again.
         """
+        return self.prefill_program if self.prefill_rows(count) == self.sizes.rows else self._short_program
+
+    def prefill_rows(self, count: int) -> int:
+        """Rows of the program that a prefill of `count` tokens runs."""
         short = count <= SHORT_ROWS < self.sizes.rows and self.device.shares_pipelines
-        return self._short_program if short else self.prefill_program
+        return SHORT_ROWS if short else self.sizes.rows
 
     @cached_property
     def _short_program(self) -> Program:

@@ -20,7 +20,8 @@ from vkprefill.hub.names import listed, models_among, stem
 from vkprefill.hub.places import llama_cache, own_folders
 from vkprefill.text.vocabulary import Vocabulary
 
-BUILT_IN = {"built-in": "target.gguf", "built-in-draft": "draft.gguf"}
+DEMO_TARGET, DEMO_DRAFT = "target.gguf", "draft.gguf"
+BUILT_IN = {"built-in": DEMO_TARGET, "built-in-draft": DEMO_DRAFT}
 DRAFT_SHARE = 0.5  # of the model's work for a token, at most a draft's
 LEAST_BITS = 4.0  # of a weight, for a draft to be taken where a larger file of it is there
 
@@ -93,7 +94,11 @@ def named(flag: str, name: str) -> Path:
 
 
 def built_in(name: str) -> Path:
-    return Path(str(files("vkprefill") / "data" / BUILT_IN[name]))
+    return demo_path(BUILT_IN[name])
+
+
+def demo_path(name: str) -> Path:
+    return Path(str(files("vkprefill") / "data" / name))
 
 
 def examine(path: Path) -> Facts:

@@ -23,7 +23,7 @@ from vkprefill.engine.microscope.names import KEYS, LOGITS, STATE, Name, expand,
 from vkprefill.engine.microscope.state_edits import StateEdits
 from vkprefill.engine.microscope.taps import BothTaps, EditTaps, RowTaps, staged_floats
 from vkprefill.engine.progress import PrefillProgress
-from vkprefill.engine.runner import SHORT_ROWS, Runner
+from vkprefill.engine.runner import Runner
 from vkprefill.engine.token_input import checked_ids
 from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.vulkan.host_memory import free_ram_bytes
@@ -157,9 +157,7 @@ class Recorder:
 
     def program(self, taps: BothTaps, count: int, *, decode: bool) -> Program:
         """Of a run of so many tokens, as the runner's own but for the points."""
-        forward, rows = self._runner.forward, self._runner.sizes.rows
-        if not decode and count <= SHORT_ROWS < rows and self._runner.device.shares_pipelines:
-            rows = SHORT_ROWS
+        forward, rows = self._runner.forward, self._runner.prefill_rows(count)
         key = 0 if decode else rows
         if key not in self._programs:
             if decode:
