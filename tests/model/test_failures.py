@@ -122,6 +122,16 @@ def capture(model: Model) -> np.ndarray:
     return np.concatenate([*first, *(row.reshape(-1) for row in rows.pattern.values())])
 
 
+def capture_of_delta_nets(model: Model) -> np.ndarray:
+    """From a state that is not zero on."""
+    cache, rows, found = model.new_cache(), AttentionCapture((), (-1, 0), None), []
+    model.extend(PROMPT[:20], cache)
+    for call in (lambda: model.prefill(PROMPT[20:], cache=cache, capture=rows), lambda: model.decode(1, cache, rows)):
+        call()
+        found += [array.reshape(-1) for kind in (rows.delta_pattern, rows.delta_rest) for array in kind.values()]
+    return np.concatenate(found)
+
+
 def all_logits(model: Model) -> np.ndarray:
     return model.logits(PROMPT)
 
@@ -155,6 +165,7 @@ TASKS: list[Callable[[Model], np.ndarray]] = [
     snapshot_and_restore,
     score,
     capture,
+    capture_of_delta_nets,
     all_logits,
     drafts,
     two_parts,

@@ -63,8 +63,8 @@ def main() -> None:
         other = model.new_cache()
         model.prefill(ids[:3], cache=other)
         model.decode(int(best[0]), cache)
-        model.prefill(ids[:40], cache=cache, capture=AttentionCapture(queries=(3, -1)))
-        model.decode(int(best[0]), cache, capture=AttentionCapture())
+        model.prefill(ids[:40], cache=cache, capture=AttentionCapture(queries=(3, -1), delta_layers=None))
+        model.decode(int(best[0]), cache, capture=AttentionCapture(delta_layers=None))
         model.logits(ids[:3])
         edits = [Edit("hook_embed", scale=2), Edit("hook_embed", call=lambda rows, _: rows / 2)]
         model.record(ids, list(model.points), steps="both", max_tokens=2, edits=edits)

@@ -16,6 +16,7 @@ from tests.shaders import (
     test_attention,
     test_attention_half,
     test_attention_rows,
+    test_delta_pattern,
     test_delta_rows,
     test_delta_rule,
     test_experts,
@@ -131,6 +132,10 @@ def delta_rows(device: Device) -> None:
     test_delta_rows.test_tiles_of_every_profile(device, "amd", 16)
 
 
+def delta_pattern(device: Device) -> None:
+    test_delta_pattern.test_segments(device)
+
+
 def delta_inputs(device: Device) -> None:
     test_delta_rows.test_inputs(device, test_delta_rows.Shape(1, 3, 32), 2, 2)
 
@@ -178,6 +183,15 @@ IN_ORDER = "fma(a[t][k], weights[q * TN + c][k], acc[o])"
 BY_NUMBER_OF_ROWS = IN_ORDER.replace("[k]", "[TM > 4u ? 3u - k : k]")
 # What every driver shows.
 EVERYWHERE = (
+    *(
+        (Mistake(title, "delta_pattern.comp", "delta_pattern", right, wrong), delta_pattern)
+        for title, right, wrong in (
+            ("no key is taken away", "left[i] - p * key[i]", "left[i]"),
+            ("each segment begins anew", "begins ? q", "true ? q"),
+            ("tokens counted from the segment on", "min(visible > first ? visible - first : 0u, N)", "min(visible, N)"),
+            ("value heads in groups", "k_head = h % Hk * WORDS", "k_head = h / (Hv / Hk) * WORDS"),
+        )
+    ),
     (no_barrier("attention_f32", "attention.comp", 0), maximum),
     (no_barrier("attention_f16", "attention.comp", 2), attention),
     (no_barrier("attention_f16", "attention.comp", 3), attention),

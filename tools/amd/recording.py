@@ -122,7 +122,9 @@ class _RecordingProgram(Program):
         self.recorded.append(Dispatch(shader_name, constants or {}, push or {}, workgroups, tuple(buffers)))
 
     def run(self, between=None) -> None:
-        pass
+        """The host's work between submissions alone, which may record programs of its own."""
+        for number in sorted(self._calls):
+            self._call(number)
 
 
 def load_recording(
@@ -173,8 +175,9 @@ def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:
     model.prefill_candidates([1, 2], cache, Best(MAX_CANDIDATES))
     cache.snapshot().free()
     model.decode_candidates(3, cache, Best(MAX_CANDIDATES))
-    model.prefill([4, 5], cache=cache, capture=AttentionCapture())
-    model.decode(6, cache, capture=AttentionCapture())
+    capture = AttentionCapture(delta_layers=None)
+    model.prefill([4, 5], cache=cache, capture=capture)
+    model.decode(6, cache, capture=capture)
     model.logits([1, 2])
     if model.has_mtp:
         for head_rows in (HEAD_ROWS, 0):

@@ -29,6 +29,7 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_benchmarks.py": HOST,
     "tests/model/test_checked.py": HOST,
     "tests/model/test_checked_session.py": HOST,
+    "tests/model/test_delta_capture.py": HOST,
     "tests/model/test_drafts.py": HOST,
     "tests/model/test_drafts_public.py": HOST,
     "tests/model/test_drafts_stopped.py": HOST,

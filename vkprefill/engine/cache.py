@@ -11,6 +11,7 @@ those that were kept. Both are in the same pages, each layer's slots from the fi
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.sizes import PAGE, num_pages
 from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError
 from vkprefill.vulkan.buffer import Buffer
+
+_settings = itertools.count(1)  # of states, by callers
 
 
 @dataclass(eq=False)
@@ -44,6 +47,7 @@ class Point:
     split: int | None = None
     late_length: int = 0
     ahead: Ahead | None = None
+    states_set: int = 0
 
 
 @dataclass(eq=False)
@@ -85,9 +89,9 @@ class Cache:
 
     token_ids, positions: of every cached token, in call order; next_position: where the next token goes unless told
     otherwise; mtp_from: slot from which on the multi-token-prediction block has keys and values, the start of a page
-    (which the cache may yet have to reach); split: the layer after which layers, and the block, have keys and values of
-    the tokens at late_positions only (None: all have all); ahead: a prompt that is read up to there, until it has run
-    through the others too.
+    (which the cache may yet have to reach); states_set: which setting of its states by a caller was the last, 0 for
+    none; split: the layer after which layers, and the block, have keys and values of the tokens at late_positions only
+    (None: all have all); ahead: a prompt that is read up to there, until it has run through the others too.
     """
 
     closed = True  # until it is made
@@ -99,7 +103,7 @@ class Cache:
         pool.caches.add(self)
         self.token_ids: list[int] = []
         self.positions: list[int] = []
-        self.next_position = self.mtp_from = 0
+        self.next_position = self.mtp_from = self.states_set = 0
         self.split: int | None = None
         self.late_positions: list[int] = []  # where split is None, those of all
         self.ahead: Ahead | None = None
@@ -299,6 +303,7 @@ class Cache:
                 raise RequestError("state: the cache is empty; a state is set between tokens")
             self.pool.activate(self)
             self.pool.set_recurrent_state(layer, state)
+            self.states_set = next(_settings)
 
     def let_go(self) -> None:
         """Give up the recurrent state, and its memory: the cache goes on from a snapshot only."""
@@ -332,20 +337,20 @@ class Cache:
 
     def _point(self) -> Point:
         late = len(self.late_positions) if self.split is not None else 0
-        return Point(len(self), self.next_position, self.mtp_from, self.split, late, self.ahead)
+        return Point(len(self), self.next_position, self.mtp_from, self.split, late, self.ahead, self.states_set)
 
     def _point_before(self, position: int | None) -> Point:
         """In a prompt that is read ahead."""
         length = len(self) if position is None else bisect_left(self.positions, position)
         late = len(self.late_positions)
         if late == length:  # none was left out
-            return Point(length, position, self.mtp_from)
-        return Point(length, position, self.mtp_from, self.split, late)
+            return Point(length, position, self.mtp_from, states_set=self.states_set)
+        return Point(length, position, self.mtp_from, self.split, late, states_set=self.states_set)
 
     def _set_point(self, point: Point) -> None:
         """All but the length."""
         self.next_position, self.mtp_from = point.next_position, point.mtp_from
-        self.split, self.ahead = point.split, point.ahead
+        self.split, self.ahead, self.states_set = point.split, point.ahead, point.states_set
 
     def reset(self) -> None:
         """Forget everything; the pages go back to the pool, snapshots are void."""

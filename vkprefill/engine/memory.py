@@ -34,9 +34,10 @@ class MemoryBill:
     mtp: of the multi-token-prediction block, its weights, keys and values, and what its rows are worked out in.
     exchange and staging are "host" memory, which the CPU sees too (tokens, page table, logits; the slice for uploads);
     all else is the device's own. Not in the bill, and checked when it is asked for: a copy of the state (state_copy
-    bytes) for each snapshot, mark of a prompt cache and further cache in use; the rows of an attention capture, of a
-    recording and of scoring a prompt; the rows between the layers of a prompt that the model scores itself
-    (row_store.store_bytes); the logits of all tokens (Model.logits).
+    bytes) for each snapshot, mark of a prompt cache and further cache in use; the rows of an attention capture, and
+    what it keeps of tokens for those of delta-net layers; the rows of a recording and of scoring a prompt; the rows
+    between the layers of a prompt that the model scores itself (row_store.store_bytes); the logits of all tokens
+    (Model.logits).
     """
 
     weights: int

@@ -33,7 +33,6 @@ from vkprefill.gguf.tensors import check_tensors
 from vkprefill.text.chat_template import ChatTemplate
 from vkprefill.text.tokenizer import Tokenizer
 from vkprefill.vulkan.device import Device
-from vkprefill.vulkan.program import Program
 
 
 def load(
@@ -149,18 +148,15 @@ class Model:
             if capture is None:
                 return run.prefill(token_ids, cache, positions=positions, head=head, progress=progress)
             queries, before = query_indices(capture.queries, len(token_ids)), len(cache)
-            num_keys = before + len(token_ids)
             with run.turn:
-                recorder = capture.recorder_for(run, len(queries), min(len(queries), self.prefill_chunk), num_keys)
-
-                def program(first: int, count: int) -> Program:
-                    (rows,) = np.nonzero((queries >= first) & (queries < first + count))
-                    if not len(rows):
-                        return run.plain_program(count)
-                    return recorder.program(run.sizes.rows, queries[rows] - first, rows, num_keys)
-
+                recorder = capture.recorder_for(run, cache, queries, len(token_ids))
                 logits = run.prefill(
-                    token_ids, cache, positions=positions, head=head, program_for=program, progress=progress
+                    token_ids,
+                    cache,
+                    positions=positions,
+                    head=head,
+                    program_for=recorder.prefill_program,
+                    progress=progress,
                 )
                 capture.fill(recorder, cache, before + queries)
             return logits
@@ -184,10 +180,9 @@ class Model:
         if capture is None:
             return run.decode(token_id, cache, run.logits)
         with run.turn:
-            num_keys = len(cache) + 1
-            recorder = capture.recorder_for(run, 1, 1, num_keys)
-            logits = run.decode(token_id, cache, run.logits, program=lambda: recorder.program(1, [0], [0], num_keys))
-            capture.fill(recorder, cache, np.array([num_keys - 1]))
+            recorder = capture.recorder_for(run, cache, np.zeros(1, np.int64), 1)
+            logits = run.decode(token_id, cache, run.logits, program=recorder.decode_program)
+            capture.fill(recorder, cache, np.array([len(cache) - 1]))
         return logits
 
     def logits(

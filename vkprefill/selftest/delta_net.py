@@ -26,6 +26,7 @@ def checks(device: Device) -> Iterator[Check]:
     yield Check("causal_conv", _causal_conv)
     yield Check("delta_gates", _delta_gates)
     yield Check("gated_norm", _gated_norm)
+    yield Check("delta_pattern", _delta_pattern)
 
 
 def _delta_rule(trial: Trial, profile: Profile) -> None:
@@ -99,3 +100,29 @@ def _gated_norm(trial: Trial) -> None:
     p.run()
     trial.compare_halves(as_halves, half, wanted)
     trial.compare(p, out, wanted, FUNCTIONS)
+
+
+def _delta_pattern(trial: Trial) -> None:
+    """Rows of three queries over two segments of tokens: with the values, and the state before, they are the rule's
+    outputs.
+    """
+    tokens, sizes, seen = sum(RUNS), (30, sum(RUNS) - 30), np.array([sum(RUNS), 30, 0, 7], np.uint32)
+    heads, used = kernels.DeltaHeads(KEY_HEADS, VALUE_HEADS, DIM, DIM), seen > 0
+    q, k = (reference.l2_norm(trial.normal(tokens, KEY_HEADS, DIM), 0.0) for _ in range(2))
+    q *= DIM**-0.5
+    v, state = trial.normal(tokens, VALUE_HEADS, DIM), trial.normal(VALUE_HEADS, DIM, DIM)
+    log_decay, beta = -trial.rng.uniform(0, 0.1, (tokens, VALUE_HEADS)), trial.rng.uniform(0, 1, (tokens, VALUE_HEADS))
+    q, k, log_decay, beta = (a.astype(np.float32).astype(np.float64) for a in (q, k, log_decay, beta))
+    asked, given = q[seen.astype(int) - 1].reshape(len(seen), -1), trial.put(seen)
+    p, w, found = trial.program(1), trial.output(len(seen), VALUE_HEADS * DIM), []
+    for first, count in ((sizes[0], sizes[1]), (0, sizes[0])):
+        part, rows = slice(first, first + count), trial.output(len(seen), VALUE_HEADS, count)
+        keys = kernels.DeltaKeys(first, *(trial.put(a[part].reshape(count, -1)) for a in (k, log_decay, beta)))
+        kernels.delta_pattern(p, given, trial.put(asked), keys, w, rows, heads)
+        found.insert(0, rows)
+    p.run()
+    pattern = np.concatenate([rows.read()[used] for rows in found], axis=2).astype(np.float64)
+    left = w.read()[used].reshape(-1, VALUE_HEADS, DIM).astype(np.float64)
+    wanted, _ = reference.delta_rule(q, k, v, log_decay, beta, state)
+    mixed = np.einsum("qhs,shv->qhv", pattern, v) + np.einsum("hvk,qhk->qhv", state, left)
+    trial.compare(p, mixed, wanted[seen[used].astype(int) - 1], SUMS)

@@ -6,6 +6,7 @@ Shapes are written with the letters of ARCHITECTURE.md. A file for each family o
 
 from vkprefill.engine.kernels.attention import attention, attention_gate, half_queries, head_norm_rope, kv_store
 from vkprefill.engine.kernels.delta_net import DeltaHeads, causal_conv, delta_gates, delta_rule, gated_norm
+from vkprefill.engine.kernels.delta_pattern import DeltaKeys, delta_pattern
 from vkprefill.engine.kernels.delta_rows import DeltaVectors, commit, delta_inputs, delta_rows
 from vkprefill.engine.kernels.drafts import keep_row, last_accepted, matvec_rows, mtp_input, next_draft
 from vkprefill.engine.kernels.elementwise import rms_norm, swiglu
@@ -26,6 +27,7 @@ from vkprefill.engine.kernels.scoring import attention_rows, importance, importa
 
 __all__ = [
     "DeltaHeads",
+    "DeltaKeys",
     "DeltaVectors",
     "RowTiles",
     "add_experts",
@@ -37,6 +39,7 @@ __all__ = [
     "commit",
     "delta_gates",
     "delta_inputs",
+    "delta_pattern",
     "delta_rows",
     "delta_rule",
     "edit_rows",
