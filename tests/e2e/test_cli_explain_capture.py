@@ -130,6 +130,23 @@ def test_html_file(cli, tmp_path):
     assert stat.S_IMODE(page.stat().st_mode) == 0o666 & ~umask()
 
 
+def test_map_of_all_layers(cli, cli_here, pair, tmp_path):
+    """A strip for each layer in the page; the numbers in the JSON are means of captured rows."""
+    target, _ = pair
+    done = cli("explain", "-p", PROMPT, ALWAYS, "--json", "--all-layers", "--html", tmp_path / "page.html")
+    assert done.code == 0, done.err
+    layers = json.loads(done.out)["layers"]
+    assert layers["kinds"] == [*["delta net"] * 3, "attention"] * 2
+    capture = vkprefill.AttentionCapture(delta_layers=None)
+    target.prefill(encode_prompt(target, PROMPT).token_ids, capture=capture)
+    weights = np.float32(layers["weights"])
+    np.testing.assert_allclose(weights[7], capture.pattern[7][:, 0].mean(axis=0), atol=1e-7)
+    np.testing.assert_allclose(weights[4], np.abs(capture.delta_pattern[4][:, 0]).mean(axis=0), atol=1e-7)
+    text = (tmp_path / "page.html").read_text()
+    assert text.count('role="img" aria-label="layer ') == 8 and "7 attention</th>" in text and "4 delta net" in text
+    assert_error(cli_here("explain", "-p", "x", "--all-layers"), "--all-layers", "--html")
+
+
 def umask():
     mask = os.umask(0)
     os.umask(mask)
@@ -269,6 +286,26 @@ def test_npz_is_what_the_api_gives(cli, pair, tmp_path):
         assert "".join(found["tokens"].tolist()) == target.tokenizer.decode(ids)
 
 
+def test_rows_of_delta_net_layers(cli, pair, tmp_path):
+    """Of some or of all, with the softmax rows or without."""
+    target, _ = pair
+    capture = vkprefill.AttentionCapture((), (0, -1), (0, 5))
+    target.prefill(encode_prompt(target, SHORT).token_ids, capture=capture)
+    done = cli(
+        "capture", "-p", SHORT, "--layers", "none", "--delta", "5,0", "--queries", "0,-1", "-o", tmp_path / "a.npz"
+    )
+    assert done.code == 0, done.err
+    assert "delta-net layers 0, 5; " in done.err.splitlines()[-1]
+    with np.load(tmp_path / "a.npz") as found:
+        assert {name for name in found if "pattern" in name} == {"delta_pattern_0", "delta_pattern_5"}
+        for layer, rows in capture.delta_pattern.items():
+            np.testing.assert_array_equal(found[f"delta_pattern_{layer}"], rows)
+    assert cli("capture", "-p", SHORT, "--delta", "-o", tmp_path / "b.npz").code == 0
+    with np.load(tmp_path / "b.npz") as found:
+        names = {f"delta_pattern_{layer}" for layer in target.config.linear_layers} | {"pattern_3", "pattern_7"}
+        assert {name for name in found if "pattern" in name} == names
+
+
 def test_defaults_are_all_layers_and_the_last_query(cli, tmp_path):
     assert cli("capture", "-p", SHORT, "-o", tmp_path / "a.npz").code == 0
     with np.load(tmp_path / "a.npz") as found:
@@ -293,6 +330,9 @@ def test_all_queries(cli, tmp_path):
         (["--layers", "4"], ["layers: 4", "3, 7"]),
         (["--layers", "three"], ["--layers", "'three'", "whole numbers"]),
         (["--layers", ""], ["--layers"]),
+        (["--layers", "none"], ["--layers", "--delta"]),
+        (["--delta", "3"], ["delta_layers: 3", "0, 1, 2"]),
+        (["--delta", "x"], ["--delta", "'x'"]),
         (["--queries", "9999"], ["queries", "9999"]),
         (["--queries=-2,x"], ["--queries", "'-2,x'", "or all"]),
         (["--queries", "1,1"], ["queries", "more than once"]),
@@ -316,10 +356,10 @@ def test_capture_usage(cli_here, tmp_path):
     assert cli_here("capture", "-o", tmp_path / "a.npz").code == 2
 
 
-@pytest.mark.parametrize("queries", ["-1", "0,3,-1"])
-def test_plot(cli, tmp_path, queries):
+@pytest.mark.parametrize("options", [["--queries=-1"], ["--queries", "0,3,-1"], ["--delta"]])
+def test_plot(cli, tmp_path, options):
     pytest.importorskip("matplotlib")
-    done = cli("capture", "-p", SHORT, "--queries", queries, "-o", tmp_path / "a.npz", "--plot", tmp_path / "a.png")
+    done = cli("capture", "-p", SHORT, *options, "-o", tmp_path / "a.npz", "--plot", tmp_path / "a.png")
     assert done.code == 0, done.err
     data = (tmp_path / "a.png").read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) > 5000

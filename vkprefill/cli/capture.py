@@ -18,7 +18,8 @@ from vkprefill.text.tokenizer import Tokenizer
 
 DESCRIPTION = (
     "Write softmax attention rows of a prompt to an .npz file: pattern_<layer> float32 [heads, queries, keys] for each "
-    "layer, query_positions, key_positions, token_ids, tokens (their text). A summary goes to stderr."
+    "layer, query_positions, key_positions, token_ids, tokens (their text); with --delta, delta_pattern_<layer> of the "
+    "same shape, signed rows that are exact. A summary goes to stderr."
 )
 
 
@@ -30,7 +31,16 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     parser.add_argument("-o", "--output", metavar="FILE.npz", required=True, help="the file to write")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the rows too (needs the extra vkprefill[plots])")
     parser.add_argument(
-        "--layers", metavar="N,N", help="full-attention layers, by index in the model, such as 3,7 (default: all)"
+        "--layers",
+        metavar="N,N",
+        help="full-attention layers, by index in the model, such as 3,7; none with --delta alone (default: all)",
+    )
+    parser.add_argument(
+        "--delta",
+        metavar="N,N",
+        nargs="?",
+        const="all",
+        help="delta-net layers, such as 0,1, whose rows are written too; without a value all of them",
     )
     parser.add_argument(
         "--queries",
@@ -45,7 +55,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     text = prompt_text(args)
-    layers = whole_numbers("--layers", args.layers) if args.layers is not None else None
+    layers, delta = _layers(args)
     queries = None if args.queries == "all" else whole_numbers("--queries", args.queries, " or all")
     if args.plot is not None:
         require_matplotlib()
@@ -53,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         output = stack.enter_context(OutputFile(args.output))
         plot = stack.enter_context(OutputFile(args.plot)) if args.plot is not None else None
         model = stack.enter_context(open_model(args))
-        capture = AttentionCapture(layers, queries)
+        capture = AttentionCapture(layers, queries, delta)
         with prefill_bar() as progress:
             model.prefill(encoded_prompt(args, model, text).token_ids, capture=capture, progress=progress)
         arrays = capture_arrays(capture, model.tokenizer)
@@ -63,6 +73,18 @@ def run(args: argparse.Namespace) -> int:
             plot.write(lambda file: plot_attention(capture, file))
             notice(f"{args.plot}: written")
     return 0
+
+
+def _layers(args: argparse.Namespace) -> tuple[list[int] | None, list[int] | None]:
+    """Of the capture: full-attention layers and delta-net layers, None for all."""
+    delta = [] if args.delta is None else None
+    if args.delta not in (None, "all"):
+        delta = whole_numbers("--delta", args.delta)
+    if args.layers == "none":
+        if args.delta is None:
+            raise RequestError("--layers: found none without --delta, wanted at least one layer")
+        return [], delta
+    return None if args.layers is None else whole_numbers("--layers", args.layers, " or none"), delta
 
 
 def whole_numbers(option: str, text: str, alternative: str = "") -> list[int]:
@@ -79,6 +101,7 @@ def capture_arrays(capture: AttentionCapture, tokenizer: Tokenizer) -> dict[str,
     """The arrays of the file. `tokens` is for reading: bytes that are no whole character are U+FFFD in it."""
     return {
         **{f"pattern_{layer}": rows for layer, rows in capture.pattern.items()},
+        **{f"delta_pattern_{layer}": rows for layer, rows in capture.delta_pattern.items()},
         "query_positions": capture.query_positions,
         "key_positions": capture.key_positions,
         "token_ids": capture.token_ids,
@@ -88,9 +111,11 @@ def capture_arrays(capture: AttentionCapture, tokenizer: Tokenizer) -> dict[str,
 
 def describe(capture: AttentionCapture) -> str:
     """What was captured, as one line."""
-    heads, queries, keys = next(iter(capture.pattern.values())).shape
-    num_bytes = sum(rows.nbytes for rows in capture.pattern.values())
-    return (
-        f"layers {', '.join(map(str, capture.pattern))}; {heads} heads, {queries} queries, {keys} keys each; "
-        f"{num_bytes / 2**20:,.2f} MiB of rows"
-    )
+    parts = []
+    for what, pattern in (("layers", capture.pattern), ("delta-net layers", capture.delta_pattern)):
+        if pattern:
+            parts.append(f"{what} {', '.join(map(str, pattern))}; {len(next(iter(pattern.values())))} heads")
+    every = [*capture.pattern.values(), *capture.delta_pattern.values()]
+    _, queries, keys = every[0].shape
+    num_bytes = sum(rows.nbytes for rows in every)
+    return f"{'; '.join(parts)}, {queries} queries, {keys} keys each; {num_bytes / 2**20:,.2f} MiB of rows"

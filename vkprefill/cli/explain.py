@@ -21,6 +21,7 @@ from vkprefill.cli.prompt_options import add_prompt_options, encoded_prompt, pro
 from vkprefill.cli.specprefill_options import refuse_checks
 from vkprefill.errors import RequestError
 from vkprefill.explain.explanation import coloured_text, explain, marked_text, summary
+from vkprefill.explain.layer_map import layer_map
 from vkprefill.explain.page import page
 from vkprefill.specprefill.pipeline import SpecPrefill
 
@@ -44,6 +45,11 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         help="print one JSON object: specprefill, kept_ranges, importance, chunk_scores, ...",
     )
     parser.add_argument("--html", metavar="FILE", help="write a page that needs nothing else, in place of the text")
+    parser.add_argument(
+        "--all-layers",
+        action="store_true",
+        help="with --html or --json: a dense prefill of the model too, and what the last token reads in every layer",
+    )
     add_model_options(parser)
     add_draft_options(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -54,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     text = prompt_text(args)
     if args.specprefill is False:
         raise RequestError("--no-specprefill: there is nothing to explain without speculative prefill")
+    if args.all_layers and args.html is None and not args.json:
+        raise RequestError("--all-layers: shown with --html or --json only")
     if scoring(args)[0] is None:
         raise RequestError("explain: there is no draft model; give one with -md FILE, or --specprefill-scorer self")
     with ExitStack() as stack:
@@ -64,12 +72,17 @@ def run(args: argparse.Namespace) -> int:
         stack.callback(spec.close)
         with prefill_bar() as progress:
             found = explain(spec, prompt.token_ids, progress, protected=prompt.protected)
+        layers = None
+        if args.all_layers:
+            with prefill_bar() as progress:
+                layers = layer_map(model, prompt.token_ids, progress)
         if html is not None:
-            document = page(found).encode()
+            document = page(found, layers).encode()
             html.write(lambda file: file.write(document))
             notice(f"{args.html}: written")
     if args.json:
-        print(json.dumps(found.as_dict(), ensure_ascii=False))
+        described = found.as_dict() if layers is None else found.as_dict() | {"layers": layers.as_dict()}
+        print(json.dumps(described, ensure_ascii=False))
     elif html is None:
         console = Console(highlight=False, soft_wrap=True)
         if console.is_terminal and console.color_system and not console.no_color:

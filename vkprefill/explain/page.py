@@ -23,6 +23,8 @@ from vkprefill.explain.explanation import (
     stretches,
     times_text,
 )
+from vkprefill.explain.layer_map import STYLE as LAYER_STYLE
+from vkprefill.explain.layer_map import LayerMap, strips
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
 CHART_HEIGHT = 100
@@ -77,6 +79,7 @@ td, th { text-align: left; font-weight: 400; padding: .15rem 1.5rem .15rem 0; bo
 .changed > * { font-weight: 700; }
 @media print { #token, .only { display: none; } }
 """
+    + LAYER_STYLE
 )
 
 SCRIPT = """
@@ -117,12 +120,13 @@ prompt.addEventListener("click", (event) => show(tokens.indexOf(event.target.clo
 """
 
 
-def page(explanation: Explanation) -> str:
-    """The whole document."""
+def page(explanation: Explanation, layers: LayerMap | None = None) -> str:
+    """The whole document; layers: with a map of them."""
     kept, total = len(explanation.selection.kept), explanation.num_tokens
     title = f"{kept:,} of {total:,} tokens kept ({kept / total:.0%})"
     if not runs_as_shown(explanation):
         title = f"{kept:,} of {total:,} tokens would be kept ({kept / total:.0%})"
+    of_layers = "" if layers is None else f"<h2>What the last token reads, layer by layer</h2>\n{strips(layers)}\n"
     policy = f"default-src 'none'; style-src {_hash(STYLE)}; script-src {_hash(SCRIPT)}"
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -138,7 +142,7 @@ def page(explanation: Explanation) -> str:
 {_header(explanation, title)}
 <h2>Chunk scores along the prompt</h2>
 {_chart(explanation)}
-<h2>Prompt</h2>
+{of_layers}<h2>Prompt</h2>
 {_tools(explanation)}
 <div id="prompt" role="group" tabindex="0" aria-label="{PROMPT_LABEL}">{_prompt(explanation)}</div>
 {_settings(explanation)}
