@@ -20,6 +20,7 @@ TESTS = (
     "test_delta_rule.py::test_sizes",
     "test_delta_rows.py::test_rows",
     "test_delta_rows.py::test_inputs",
+    "test_delta_pattern.py::test_sizes",
     "test_attention.py::test_sizes",
     "test_rms_norm.py",
     "test_causal_conv.py",

@@ -22,6 +22,7 @@ from vkprefill.explain.explanation import (
     pieces,
     summary,
 )
+from vkprefill.explain.layer_map import ATTENTION, DELTA_NET, MOST_COLUMNS, LayerMap, levels
 from vkprefill.explain.page import STYLE, page
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import SpecPrefillReport
@@ -277,3 +278,28 @@ def test_chart_has_a_bar_for_each_chunk_that_leads_into_the_prompt():
 
 def test_page_of_one_token_and_of_zero_scores():
     assert "1 of 1 tokens kept" in page(explanation([b"x"], [0], importance=[0.0]))
+
+
+# -- the map of layers -------------------------------------------------------------------------------------------------
+
+
+def test_few_tokens_with_weight_do_not_heat_what_has_none():
+    """Rows of delta-net layers are 0 but for the last tokens."""
+    weights = np.zeros(1000, np.float32)
+    weights[-5:] = 1e-9, 0.0009, 0.033, 0.5, 1
+    assert levels(weights).tolist() == [*[0] * 997, HEAT_LEVELS // 2, HEAT_LEVELS - 1, HEAT_LEVELS - 1]
+    assert not levels(np.zeros(3, np.float32)).any()
+
+
+def test_a_strip_for_each_layer():
+    """Of a long prompt with the greatest weight of neighbours."""
+    total = 2 * MOST_COLUMNS + 1
+    weights = np.zeros((2, total), np.float32)
+    weights[0, 4], weights[1, -1] = 0.25, 2
+    shown = page(explanation([b"x"] * total, range(total)), LayerMap((DELTA_NET, ATTENTION), weights))
+    assert re.findall(r"<th scope=\"row\">(\d \w+ ?\w*)</th>", shown) == ["0 delta net", "1 attention"]
+    assert re.findall(r"<title>(layer .*?)</title>", shown) == [
+        "layer 0, tokens 3 to 5: 0.25",
+        f"layer 1, token {total - 1}: 2",
+    ]
+    assert "layer by layer" not in page(explanation([b"x"], [0]))

@@ -90,9 +90,8 @@ class AttentionCapture:
     """Attention rows of a call. Filled anew by each call it is passed to; Q queries, S keys in the cache.
 
     layers: indices of full-attention layers (None: all, () with delta_layers: none); delta_layers: of delta-net layers
-    (None: all); queries: tokens of the call, negative from its end (None: all
-    of them: Q S H floats a layer; of a prompt of 20,000 tokens and 16 heads that is 25.6 GB, so choose). decode has one
-    query, its token.
+    (None: all); queries: tokens of the call, negative from its end (None: all of them: Q S H floats a layer; of a
+    prompt of 20,000 tokens and 16 heads that is 25.6 GB, so choose). decode has one query, its token.
 
     Filled in:
         pattern: layer -> float32 [H, Q, S], softmax rows: they sum to 1, and are 0 after the query.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,9 +12,10 @@ import numpy as np
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
-from vkprefill.explain.explanation import heat_levels
+from vkprefill.explain.explanation import HEAT_LEVELS
 
 MOST_COLUMNS = 240  # of a layer's strip: longer prompts have several tokens in one
+HEAT_RANGE = 1000  # the colours of a layer span a thousandth of its greatest weight upwards, on a logarithmic scale
 ATTENTION, DELTA_NET = "attention", "delta net"
 
 STYLE = """
@@ -50,15 +52,25 @@ def layer_map(model: Model, token_ids: Sequence[int], progress: PrefillProgress 
 
 
 def strips(found: LayerMap) -> str:
-    """HTML: a strip for each layer, coloured on a logarithmic scale of its own."""
+    """HTML: a strip for each layer, on a scale of its own."""
     rows = "".join(
         f'<tr><th scope="row">{layer} {escape(kind)}</th><td>{_strip(layer, weights)}</td></tr>'
         for layer, (kind, weights) in enumerate(zip(found.kinds, found.weights, strict=True))
     )
     return f"""<figure><table class="layers">{rows}</table>
-<figcaption>What the last token takes of each token before it, mean over the heads; every layer has its own scale. Of
-attention layers softmax weights. Of delta-net layers the magnitude of how much of the token's value is in the output:
-exact, less what later tokens removed.</figcaption></figure>"""
+<figcaption>What the last token takes of each token, mean over the heads; every layer has its own scale. Of attention
+layers softmax weights. Of delta-net layers the magnitude of how much of the token's value is in the output:
+exact, less what later tokens removed. Colours are logarithmic, down to a thousandth of the layer's
+greatest.</figcaption></figure>"""
+
+
+def levels(weights: np.ndarray) -> np.ndarray:
+    """int, 0 to HEAT_LEVELS - 1, of a layer's weights."""
+    top = float(weights.max())
+    if not top > 0:
+        return np.zeros(len(weights), int)
+    share = 1 + np.log(np.maximum(weights / top, 1 / HEAT_RANGE)) / math.log(HEAT_RANGE)
+    return np.minimum((share * HEAT_LEVELS).astype(int), HEAT_LEVELS - 1)
 
 
 def _strip(layer: int, weights: np.ndarray) -> str:
@@ -67,7 +79,7 @@ def _strip(layer: int, weights: np.ndarray) -> str:
     starts = np.arange(0, total, width)
     greatest = np.maximum.reduceat(weights, starts)
     bars = []
-    for start, weight, level in zip(starts.tolist(), greatest.tolist(), heat_levels(greatest).tolist(), strict=True):
+    for start, weight, level in zip(starts.tolist(), greatest.tolist(), levels(greatest).tolist(), strict=True):
         end = min(start + width, total)
         if level:
             tokens = f"token {start}" if end == start + 1 else f"tokens {start} to {end - 1}"
