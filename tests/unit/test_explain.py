@@ -10,6 +10,7 @@ import pytest
 
 import vkprefill
 from vkprefill.display import visible
+from vkprefill.explain import layer_map
 from vkprefill.explain.explanation import (
     HEAT_LEVELS,
     HEAT_RANGE,
@@ -95,11 +96,12 @@ class Outline(HTMLParser):
 
 def test_the_chat_page_has_the_same_scale():
     """Its script has the numbers again; colours and levels are one file for both pages."""
-    script, style = (
-        (Path(vkprefill.__file__).parent / "web" / name).read_text() for name in ("heat_map.js", "heat.css")
-    )
-    assert re.search(r"^const LEVELS = (\d+);", script, re.M)[1] == str(HEAT_LEVELS)
-    assert re.search(r"^const RANGE = (\d+);", script, re.M)[1] == str(HEAT_RANGE)
+    web = Path(vkprefill.__file__).parent / "web"
+    style = (web / "heat.css").read_text()
+    for name, values in (("heat_map.js", HEAT_RANGE), ("layer_map.js", layer_map.HEAT_RANGE)):
+        script = (web / name).read_text()
+        assert re.search(r"^const LEVELS = (\d+);", script, re.M)[1] == str(HEAT_LEVELS)
+        assert re.search(r"^const RANGE = (\d+);", script, re.M)[1] == str(values)
     levels = re.findall(r"^\.h(\d+) { --level: ([\d.]+); }", style, re.M)
     assert levels == [(str(level), f"{level / (HEAT_LEVELS - 1):.3f}") for level in range(HEAT_LEVELS)]
     assert style in STYLE and len(TERMINAL_HEAT) == HEAT_LEVELS

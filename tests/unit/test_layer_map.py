@@ -32,3 +32,11 @@ def test_long_prompts_have_several_tokens_in_a_bar():
     found = bars(strips(LayerMap((ATTENTION,), weights)))
     assert len(found) == MOST_COLUMNS and found[1][1:] == (3, 3, "layer 0, tokens 3 to 5: 0.2")
     assert found[-1][1:] == (total - 2, 2, f"layer 0, tokens {total - 2} to {total - 1}: 0.1")
+
+
+def test_columns():
+    weights = np.float32([[1, 5, 2, 0, 3], [0, 1, 0, 4, 0]])
+    bounds, columns = LayerMap((ATTENTION, DELTA_NET), weights).columns(most=3)
+    assert bounds.tolist() == [0, 2, 4, 5] and columns.tolist() == [[5, 2, 3], [1, 4, 0]]
+    bounds, columns = LayerMap((ATTENTION, DELTA_NET), weights).columns(most=5)
+    assert bounds.tolist() == [0, 1, 2, 3, 4, 5] and np.array_equal(columns, weights)

@@ -10,6 +10,7 @@ from html import escape
 import numpy as np
 
 from vkprefill.engine.capture import AttentionCapture
+from vkprefill.engine.delta_capture import KIND
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.explain.explanation import HEAT_LEVELS
@@ -18,25 +19,29 @@ MOST_COLUMNS = 240  # of a layer's strip: longer prompts have several tokens in 
 HEAT_RANGE = 1000  # the colours of a layer span a thousandth of its greatest weight upwards, on a logarithmic scale
 ATTENTION, DELTA_NET = "attention", "delta net"
 
-STYLE = """
-.layers th { width: 8rem; padding: 0 1rem 0 0; white-space: nowrap; }
-.layers td { padding: 0; } .layers { width: 100%; }
-.layers svg { display: block; width: 100%; height: 1.1rem; background: var(--card); }
-.layers rect { fill: rgb(var(--heat) / calc(var(--most) * var(--level))); }
-"""
-
 
 @dataclass(frozen=True, eq=False)
 class LayerMap:
     """Layers of a model over T tokens. kinds: of each layer; weights: float32 [layers, T], means over the heads of what
-    the last token takes of each: shares that sum to 1 in attention layers, magnitudes in delta-net layers.
+    the last token takes of each: shares that sum to 1 in attention layers, magnitudes in delta-net layers;
+    memory_bytes: of the device, for the rows and the keys that they are made of.
     """
 
     kinds: tuple[str, ...]
     weights: np.ndarray
+    memory_bytes: int = 0
+
+    def columns(self, most: int = MOST_COLUMNS) -> tuple[np.ndarray, np.ndarray]:
+        """In at most so many columns of as many tokens each, but for the last: (bounds int [C + 1], weights float32
+        [layers, C], the greatest of each column).
+        """
+        total = self.weights.shape[1]
+        starts = np.arange(0, total, -(-total // most))
+        return np.append(starts, total), np.maximum.reduceat(self.weights, starts, axis=1)
 
     def as_dict(self) -> dict[str, object]:
-        return {"kinds": list(self.kinds), "weights": [[float(str(x)) for x in row] for row in self.weights]}
+        weights = [[float(str(x)) for x in row] for row in self.weights]
+        return {"kinds": list(self.kinds), "weights": weights, "memory_bytes": self.memory_bytes}
 
 
 def layer_map(model: Model, token_ids: Sequence[int], progress: PrefillProgress | None = None) -> LayerMap:
@@ -44,18 +49,21 @@ def layer_map(model: Model, token_ids: Sequence[int], progress: PrefillProgress 
     capture = AttentionCapture(queries=(-1,), delta_layers=None)
     if not model.config.attention_layers:
         capture.layers = ()
+    before = model.device.allocated[KIND]
     model.prefill(token_ids, capture=capture, progress=progress)
     layers = range(model.config.num_hidden_layers)
     rows = [capture.pattern[i] if i in capture.pattern else np.abs(capture.delta_pattern[i]) for i in layers]
     kinds = tuple(ATTENTION if layer in capture.pattern else DELTA_NET for layer in layers)
-    return LayerMap(kinds, np.stack([row[:, 0].mean(axis=0) for row in rows]).astype(np.float32))
+    weights = np.stack([row[:, 0].mean(axis=0) for row in rows]).astype(np.float32)
+    return LayerMap(kinds, weights, model.device.allocated[KIND] - before)
 
 
 def strips(found: LayerMap) -> str:
     """HTML: a strip for each layer, on a scale of its own."""
+    bounds, columns = found.columns()
     rows = "".join(
-        f'<tr><th scope="row">{layer} {escape(kind)}</th><td>{_strip(layer, weights)}</td></tr>'
-        for layer, (kind, weights) in enumerate(zip(found.kinds, found.weights, strict=True))
+        f'<tr><th scope="row">{layer} {escape(kind)}</th><td>{_strip(layer, bounds, weights)}</td></tr>'
+        for layer, (kind, weights) in enumerate(zip(found.kinds, columns, strict=True))
     )
     return f"""<figure><table class="layers">{rows}</table>
 <figcaption>What the last token takes of each token, mean over the heads; every layer has its own scale. Of attention
@@ -73,14 +81,11 @@ def levels(weights: np.ndarray) -> np.ndarray:
     return np.minimum((share * HEAT_LEVELS).astype(int), HEAT_LEVELS - 1)
 
 
-def _strip(layer: int, weights: np.ndarray) -> str:
-    total = len(weights)
-    width = -(-total // MOST_COLUMNS)
-    starts = np.arange(0, total, width)
-    greatest = np.maximum.reduceat(weights, starts)
+def _strip(layer: int, bounds: np.ndarray, weights: np.ndarray) -> str:
+    total = int(bounds[-1])
     bars = []
-    for start, weight, level in zip(starts.tolist(), greatest.tolist(), levels(greatest).tolist(), strict=True):
-        end = min(start + width, total)
+    places = zip(bounds[:-1].tolist(), bounds[1:].tolist(), weights.tolist(), levels(weights).tolist(), strict=True)
+    for start, end, weight, level in places:
         if level:
             tokens = f"token {start}" if end == start + 1 else f"tokens {start} to {end - 1}"
             title = f"<title>layer {layer}, {tokens}: {weight:.3g}</title>"

@@ -23,7 +23,6 @@ from vkprefill.explain.explanation import (
     stretches,
     times_text,
 )
-from vkprefill.explain.layer_map import STYLE as LAYER_STYLE
 from vkprefill.explain.layer_map import LayerMap, strips
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
@@ -79,7 +78,6 @@ td, th { text-align: left; font-weight: 400; padding: .15rem 1.5rem .15rem 0; bo
 .changed > * { font-weight: 700; }
 @media print { #token, .only { display: none; } }
 """
-    + LAYER_STYLE
 )
 
 SCRIPT = """

@@ -3,6 +3,7 @@
 import { ServerError, apiKey, getJson, health, streamChat } from "./api.js";
 import { figures, holes, sentence, status } from "./figures.js";
 import { heatMap, heatScale, overview, tokenKeys } from "./heat_map.js";
+import { layerMap } from "./layer_map.js";
 import { onOptions, showOptions, specprefill, takeOver } from "./options.js";
 import { count, element, markdown, percent, visible } from "./text.js";
 
@@ -16,7 +17,7 @@ const message = $("message");
 const touch = matchMedia("(pointer: coarse)");
 
 let server = null; // /props, null until the model is loaded
-let turns = []; // { user, content, reasoning, report, node } in order
+let turns = []; // { user, content, reasoning, report, body, node } in order; body: of its request
 let running = null; // the AbortController of the answer in work
 
 // ---- the server
@@ -79,7 +80,7 @@ function requestBody(turn) {
 // ---- turns
 
 async function send(text) {
-  const turn = { user: text, content: "", reasoning: "", report: null, node: null };
+  const turn = { user: text, content: "", reasoning: "", report: null, body: null, node: null };
   const view = turnView(turn);
   turns.push(turn);
   $("welcome").hidden = true;
@@ -89,7 +90,8 @@ async function send(text) {
   setRunning(controller);
   view.stage("Waiting for the server");
   try {
-    for await (const chunk of streamChat(requestBody(turn), controller.signal)) take(chunk, turn, view);
+    turn.body = requestBody(turn);
+    for await (const chunk of streamChat(turn.body, controller.signal)) take(chunk, turn, view);
     announce("Answer complete.");
   } catch (error) {
     if (error.name === "AbortError") view.end(turn.content ? "Stopped." : "Stopped before an answer; the next message goes on without this one.");
@@ -258,6 +260,7 @@ $("overview").addEventListener("click", (event) => {
   const { left, width } = $("overview").getBoundingClientRect();
   tokenAt.show(Math.floor(((event.clientX - left) / width) * $("overview").viewBox.baseVal.width));
 });
+const layers = layerMap($("layers"), tokenAt.show);
 
 function showPrompt(turn) {
   const { report } = turn;
@@ -281,10 +284,12 @@ function showPrompt(turn) {
   $("prompt").replaceChildren(...heatMap(report));
   $("prompt").scrollTop = 0;
   overview($("overview"), report);
+  layers.of(turn.body);
 }
 
 function clearPrompt() {
   tokenAt.forget();
+  layers.forget();
   $("map").hidden = true;
   $("prompt").replaceChildren();
   $("panel-title").textContent = "Prompt";

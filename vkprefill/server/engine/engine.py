@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from vkprefill.drafting.drafters import check_drafts
 from vkprefill.engine.model import Model, load
 from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError, VkPrefillError
+from vkprefill.explain.layer_map import layer_map
 from vkprefill.generation.options import Hooks
 from vkprefill.generation.parts import GenerationPart
 from vkprefill.generation.sampling import Sampler, SamplingConfig
@@ -43,7 +44,7 @@ from vkprefill.server.engine.jobs import (
     Unusable,
 )
 from vkprefill.server.engine.logprobs import LogprobSampler, logprob_entry
-from vkprefill.server.engine.prompt_details import prompt_details
+from vkprefill.server.engine.prompt_details import map_details, prompt_details
 from vkprefill.server.engine.slots import CacheLimits, Slots
 from vkprefill.specprefill.pair import draft_room, prepare_pair, self_room
 from vkprefill.vulkan.host_memory import free_ram_bytes
@@ -218,12 +219,15 @@ class _Answer:
         self._started = time.perf_counter()
         self._reported = -math.inf  # when progress was sent
         self._sent = self._started  # when anything was
+        self._map: dict[str, object] | None = None
         self.begun = False  # a piece was sent
 
     def run(self) -> Done:
         job, waiting = self._job, []
-        progress = {name: self._progress(stage) for name, stage in STAGES.items()}
+        progress = {name: self._progress(stage, self._cached) for name, stage in STAGES.items()}
         hooks = Hooks(**progress, make_sampler=self._make_sampler, started=self._started)
+        if job.want_map:
+            self._map = map_details(layer_map(self._session.model, job.token_ids, self._progress("layers", 0)))
         if job.echo and job.num_logprobs is not None:
             self._send_piece(GenerationPart("", None, None, None), self._echoed(progress["progress"]))
         with closing(self._session.stream_ids(job.token_ids, job.options, hooks)) as parts:
@@ -250,19 +254,24 @@ class _Answer:
         if self._job.want_details:
             report |= prompt_details(model.tokenizer, self._job.token_ids, self._session.importance)
         memory = dict(model.device.allocated)
-        return Done(self._job.job_id, part.finish_reason, part.timings.as_dict(), report, part.stop_text, memory)
+        timings, stop_text = part.timings.as_dict(), part.stop_text
+        return Done(
+            self._job.job_id, part.finish_reason, timings, report, stop_text, memory=memory, layer_map=self._map
+        )
 
     def _make_sampler(self, config: SamplingConfig) -> Sampler:
         count = self._job.num_logprobs
         return Sampler(config) if count is None else LogprobSampler(config, count)
 
-    def _progress(self, stage: str) -> Callable[[int, int], None]:
+    def _progress(self, stage: str, cached: int) -> Callable[[int, int], None]:
+        """cached: tokens that the stage has no work with."""
+
         def between(done: int, total: int) -> None:
             self._look_into_pipe()
             now = time.perf_counter()
             if self._job.want_progress or now - self._reported > PROGRESS_PAUSE_S:
                 self._reported = now
-                self._send(Progress(self._job.job_id, stage, done, total, self._cached, (now - self._started) * 1e3))
+                self._send(Progress(self._job.job_id, stage, done, total, cached, (now - self._started) * 1e3))
 
         return between
 

@@ -44,7 +44,8 @@ class Job:
 
     options: what is asked of the answer; num_logprobs: most probable tokens to report beside each chosen one (None: no
     log-probabilities); want_progress: report each step of the prefill; want_details: tell tokens and their importance
-    with the result; echo: tell the log-probabilities of the prompt's tokens first, if any are to be told.
+    with the result; want_map: tell what the prompt's last token reads in every layer, of a dense prefill of its own;
+    echo: tell the log-probabilities of the prompt's tokens first, if any are to be told.
     """
 
     job_id: int
@@ -53,6 +54,7 @@ class Job:
     num_logprobs: int | None = None
     want_progress: bool = False
     want_details: bool = False
+    want_map: bool = False
     echo: bool = False
 
 
@@ -105,8 +107,9 @@ class Alive:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job's prefill is. stage: "score" (the draft), "prefill" (the target) or "check" (the dense prefill that
-    the answer is checked against); done, total: tokens of the stage, without those in the cache."""
+    """How far a job's prefill is. stage: "score" (the draft), "prefill" (the target), "layers" (the dense prefill of a
+    map of layers) or "check" (the one that the answer is checked against); done, total: tokens of the stage, without
+    those in the cache."""
 
     job_id: int
     stage: str
@@ -131,7 +134,7 @@ class Piece:
 class Done:
     """finish_reason: "stop", "length" or "check"; timings, specprefill: as in answers; memory: device bytes by kind;
     cache: what the prompt cache holds, by the names of StoreFigures; late_checks: of checks that had been pending, how
-    often each status came out."""
+    often each status came out; layer_map: as in answers, None where none is wanted."""
 
     job_id: int
     finish_reason: str
@@ -141,6 +144,7 @@ class Done:
     memory: dict[str, int] = field(default_factory=dict)
     cache: dict[str, int] = field(default_factory=dict)
     late_checks: dict[str, int] = field(default_factory=dict)
+    layer_map: dict[str, object] | None = None
 
 
 @dataclass(frozen=True)

@@ -273,6 +273,7 @@ def _job(request: AnswerRequest, prompt: Prompt) -> Job:
         num_logprobs=request.num_logprobs,
         want_progress=request.return_progress and request.stream,
         want_details=spec.details,
+        want_map=request.layer_map,
         echo=isinstance(request, CompletionRequest) and request.echo,
     )
 

@@ -53,7 +53,7 @@ class _Answer:
     def end_chunks(self, done: Done) -> Iterator[Json]:
         """The last chunks: what is left of the text, the finish reason with timings, the usage."""
         yield from self._rest()
-        tail = {"timings": done.timings, "specprefill": done.specprefill}
+        tail = _tail(done)
         last = {**self._head(self.chunk_name), "choices": [self._last_choice(done)], **tail}
         if not self._include_usage:
             yield {**last, "usage": usage(done)}
@@ -67,8 +67,7 @@ class _Answer:
             **self._head(self.object_name),
             "choices": [self._whole_choice(done)],
             "usage": usage(done),
-            "timings": done.timings,
-            "specprefill": done.specprefill,
+            **_tail(done),
         }
 
     def _rest(self) -> Iterator[Json]:
@@ -236,6 +235,12 @@ def joined_answers(wholes: Sequence[Json]) -> Json:
     }
     cached = sum(whole["usage"]["prompt_tokens_details"]["cached_tokens"] for whole in wholes)
     return {**wholes[-1], "choices": choices, "usage": {**used, "prompt_tokens_details": {"cached_tokens": cached}}}
+
+
+def _tail(done: Done) -> Json:
+    """What is ours in an answer."""
+    tail = {"timings": done.timings, "specprefill": done.specprefill}
+    return tail if done.layer_map is None else {**tail, "layer_map": done.layer_map}
 
 
 def usage(done: Done) -> Json:

@@ -173,7 +173,7 @@ def _answer(object_name: str) -> Json:
         ttft_ms={"type": "number"},
         check=_object(status={"enum": list(CHECK_STATUSES)}, reason={"type": "string"}),
     )
-    return _object(
+    answer = _object(
         id={"type": "string"},
         object={"const": object_name},
         created={"type": "integer"},
@@ -183,3 +183,11 @@ def _answer(object_name: str) -> Json:
         timings={"type": "object"},
         specprefill=report,
     )
+    number_list = {"type": "array", "items": {"type": "number"}}
+    answer["properties"]["layer_map"] = _object(
+        kinds={"type": "array", "items": {"type": "string"}},
+        bounds={"type": "array", "items": {"type": "integer"}},
+        weights={"type": "array", "items": number_list},
+        memory_bytes={"type": "integer"},
+    )
+    return answer

@@ -48,7 +48,7 @@ class SpecPrefillRequest:
 @dataclass(frozen=True)
 class AnswerRequest:
     """What chat and plain completions have in common. n: answers to each prompt;
-    num_logprobs: None for none; cache_prompt: False to take nothing
+    num_logprobs: None for none; layer_map: told with the answer; cache_prompt: False to take nothing
     from earlier prompts; grammar: what the answer has to be; ends: arguments of AnswerOptions that say
     where it ends."""
 
@@ -60,6 +60,7 @@ class AnswerRequest:
     include_usage: bool
     num_logprobs: int | None
     return_progress: bool
+    layer_map: bool
     specprefill: SpecPrefillRequest
     cache_prompt: bool
     decode: SpecDecodeConfig
@@ -138,8 +139,9 @@ def parse_completion(body: Mapping[str, object], defaults: Defaults) -> Completi
     asked = check(COMPLETION, body)
     given, logprobs = asked["prompt"], asked.get("logprobs", False)
     prompts = given if isinstance(given, list) and isinstance(given[0], str | list) else [given]
-    if len(prompts) > 1 and asked.get("stream"):
-        raise bad_request("prompt", f"found {len(prompts)} prompts beside stream: true, wanted one")
+    for alone in ("stream", "layer_map"):
+        if len(prompts) > 1 and asked.get(alone):
+            raise bad_request("prompt", f"found {len(prompts)} prompts beside {alone}: true, wanted one")
     common = _common(asked, defaults, None if logprobs is False else logprobs)
     grammar = form_of(asked, None)
     return CompletionRequest(
@@ -198,6 +200,7 @@ def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
         "include_usage": asked.get("stream_options", {}).get("include_usage", False),
         "num_logprobs": asked.get("n_probs") or num_logprobs,  # llama.cpp's name for the same; 0 is none
         "return_progress": asked.get("return_progress", False),
+        "layer_map": asked.get("layer_map", False),
         "specprefill": _specprefill(asked, defaults),
         "cache_prompt": asked.get("cache_prompt", True),
         "decode": _decode(asked, defaults.decode),
@@ -206,8 +209,9 @@ def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
 
 def _answers(asked: Json) -> int:
     count = asked.get("n", 1)
-    if count > 1 and asked.get("stream"):
-        raise bad_request("n", f"found {count} beside stream: true, wanted 1")
+    for alone in ("stream", "layer_map"):
+        if count > 1 and asked.get(alone):
+            raise bad_request("n", f"found {count} beside {alone}: true, wanted 1")
     return count
 
 

@@ -221,6 +221,7 @@ COMMON: dict[str, Kind] = {
     "grammar": Noted("in GBNF, its first rule named root; empty: none", Text(0, MAX_CHARACTERS)),
     "specprefill": SPECPREFILL,
     "specprefill_details": Boolean(),
+    "layer_map": Noted("true: what the prompt's last token reads in every layer comes with the answer", Boolean()),
     "specprefill_keep_pct": KEEP,
     "speculative_prefill_keep_pct": KEEP,
     **_neutral(NEUTRAL),
