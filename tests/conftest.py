@@ -10,15 +10,18 @@ import pytest
 
 from tests.emulated import Dispatches, faults
 from tests.skips import refuse_skip
+from vkprefill.cli.variables import PREFIX
 from vkprefill.engine import memory
 from vkprefill.errors import DeviceError
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.vulkan.companion import abilities
 from vkprefill.vulkan.device import Device, _import_barrier
 from vkprefill.vulkan.probe import choose
+from vkprefill.vulkan.switches import BARRIER, COMPANION
 
 # What a user may have set and would change results: settings of the product, colours.
-FOREIGN_VARIABLES = ["VKPREFILL_API_KEY", "FORCE_COLOR", "NO_COLOR", "PYTHONIOENCODING"]
+FOREIGN_VARIABLES = ["FORCE_COLOR", "NO_COLOR", "PYTHONIOENCODING"]
+FOREIGN_VARIABLES += [name for name in os.environ if name.startswith(PREFIX) and name not in (COMPANION, BARRIER)]
 FOREIGN_VARIABLES += [setting.metadata["variable"] for setting in fields(SpecPrefillConfig)]
 
 NOBODY = 65534  # a user id without rights

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from vkprefill.cli.commands import SUBCOMMANDS, build_parser
+from vkprefill.cli import variables
+from vkprefill.cli.commands import SUBCOMMANDS, WITH_VARIABLES, build_parser
 from vkprefill.cli.parser import Parser
 from vkprefill.hub import places
 from vkprefill.specprefill.settings import SpecPrefillConfig
@@ -26,7 +27,7 @@ SOURCES = ("*.md", "docs/*.md", "benchmarks/*.md", "tools/train_demo/*.md", "tes
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 # Of the environment, beside those of speculative prefill's settings.
 VARIABLES = {
-    "VKPREFILL_API_KEY": "the key that requests to the server must carry (`--api-key`)",
+    f"{variables.PREFIX}...": "every option of `serve`, see its table",
     places.FOLDERS: "folders with models, colons between: what `vkprefill models` lists and `-m NAME` finds",
     "VKPREFILL_COMPANION": "0: the device is opened by kp alone, with no feature on",
     "VKPREFILL_BARRIER": "0: one submission for each dependency in place of a barrier",
@@ -72,6 +73,8 @@ def _options(command: str, parser: Parser) -> Iterator[str]:
             continue
         metavar = f" {action.metavar}" if isinstance(action.metavar, str) and action.nargs != 0 else ""
         name = ", ".join(f"`{flag}{metavar}`" for flag in action.option_strings) or f"`{action.metavar or action.dest}`"
+        if command in WITH_VARIABLES and (variable := variables.variable_of(action)):
+            name += f", `{variable}`"
         choices = f" ({', '.join(map(str, action.choices))})" if action.choices and not metavar else ""
         yield _row(name, (action.help or "").replace("%%", "%") + choices)
 

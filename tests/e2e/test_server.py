@@ -281,9 +281,12 @@ def test_start_that_fails(server, cli, tmp_path):
     assert code == 1 and err.startswith("Error: ") and "no.gguf" in err and err.count("\n") == 1
     code, err = run_serve("--parallel", 0)
     assert code == 1 and err == "Error: --parallel: found 0, wanted at least 1\n"
-    for options, env in ((("--api-key", ""), {}), ((), {"VKPREFILL_API_KEY": ""})):
+    for options, env, asked in (
+        (("--api-key", ""), {}, "--api-key"),
+        ((), {"VKPREFILL_API_KEY": ""}, "VKPREFILL_API_KEY"),
+    ):
         code, err = run_serve("--port", "0", "-m", BUILT_IN, *options, **env)
-        assert code == 1 and err == "Error: API key: found an empty one, wanted a text that a header can carry\n"
+        assert code == 1 and err == f"Error: {asked}: found an empty one, wanted a text that a header can carry\n"
     code, err = run_serve("--port", "0", "-m", BUILT_IN, "--device", "no such device")
     assert code == 1 and "no such device" in err and "Traceback" not in err and "warning" not in err
     code, err = run_serve("--port", "0", "-m", BUILT_IN, "--device", "no such device", "--host", "0.0.0.0")

@@ -63,6 +63,7 @@ def test_who_may_use_it(served, monkeypatch):
     monkeypatch.setenv("VKPREFILL_API_KEY", "of the environment")
     assert served().api_key == "of the environment" and served("--api-key", "given").api_key == "given"
     assert served("--api-key", "").api_key == "", "so that it is refused"
+    assert served("--api-key-file", "keys").api_key_file == "keys"
 
 
 def test_times(served, capsys):

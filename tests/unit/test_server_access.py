@@ -174,9 +174,9 @@ def test_two_lengths_of_a_body():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"api_key": ""}, "API key: found an empty one"),
-        ({"api_key": " "}, "API key: found an empty one"),
-        ({"api_key": "k\n"}, "API key: found white space around it"),
+        ({"api_key": ""}, "--api-key: found an empty one"),
+        ({"api_key": " "}, "--api-key: found an empty one"),
+        ({"api_key": "k\n"}, "--api-key: found white space around it"),
         ({"allowed_hosts": ["a:80"]}, "--allowed-host: found a:80, wanted a name or address without a port"),
         ({"allowed_hosts": [""]}, "--allowed-host: found "),
         ({"allowed_hosts": ["http://a"]}, "--allowed-host: found http://a"),

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.scripted_server import BEGUN, CALL, HELLO, REPORT, TOOLS, events, joined
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.http import app as app_module
-from vkprefill.server.http.access import Access
+from vkprefill.server.http.access import Access  # noqa: E402
+from vkprefill.server.http.keys import Keys  # noqa: E402
 from vkprefill.server.http.model_info import _scorers
 from vkprefill.server.http.wire import MAX_BODY_BYTES
 from vkprefill.server.protocol.requests import Defaults
@@ -252,7 +253,7 @@ def test_metrics(send):
 
 
 def test_api_key(send):
-    options = {"access": Access(api_key="s3cret")}
+    options = {"access": Access(keys=Keys("s3cret"))}
     for path in ("/v1/models", "/props", "/metrics", "/nope"):
         for headers in (
             {},
@@ -272,7 +273,7 @@ def test_api_key(send):
 def test_cors(send):
     origin = {"Origin": "http://page.example"}
     assert "access-control-allow-origin" not in send("GET", "/v1/models", headers=origin).headers
-    options = {"access": Access(origins=frozenset({"http://page.example"}), api_key="k")}
+    options = {"access": Access(origins=frozenset({"http://page.example"}), keys=Keys("k"))}
     asked = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     assert (
         send("OPTIONS", "/v1/chat/completions", options=options, headers=asked).headers["access-control-allow-origin"]

@@ -14,6 +14,7 @@ from vkprefill.cli.interrupt import INTERRUPTED
 from vkprefill.cli.model_names import find_models
 from vkprefill.cli.output_file import check_apart
 from vkprefill.cli.parser import Parser, Version
+from vkprefill.cli.variables import named_by_variable, take_variables, unknown_variables
 from vkprefill.display import one_line
 from vkprefill.engine.sizes import check_sizes
 from vkprefill.errors import VkPrefillError
@@ -33,6 +34,7 @@ SUBCOMMANDS = (
     "doctor",
     "completion",
 )
+WITH_VARIABLES = ("serve",)  # for each of their options
 
 
 def build_parser(argv: list[str]) -> Parser:
@@ -51,10 +53,12 @@ def build_parser(argv: list[str]) -> Parser:
 
 def run(parser: Parser, argv: list[str]) -> int:
     """Run the command line; returns the exit code."""
-    args = argparse.Namespace()
+    args, variables = argparse.Namespace(), {}
     try:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")  # of characters that the terminal's encoding lacks
+        for chosen in (parser.subcommands()[name] for name in argv[:1] if name in WITH_VARIABLES):
+            variables = take_variables(chosen, os.environ)
         parser.parse_args(argv, args)
         logging.basicConfig(
             stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING
@@ -62,6 +66,9 @@ def run(parser: Parser, argv: list[str]) -> int:
         if sys.stdout is None:
             notice("Error: stdout: it is closed")
             return 1
+        if args.command in WITH_VARIABLES:
+            for line in unknown_variables(parser.subcommands()[args.command], os.environ):
+                notice(line)
         if "ctx_size" in args:
             check_sizes(args.ctx_size, args.batch_size, ("-c", "-b"))
         if "hf_repo" in args:
@@ -71,7 +78,8 @@ def run(parser: Parser, argv: list[str]) -> int:
         sys.stdout.flush()
         return code
     except VkPrefillError as error:
-        notice(f"Error: {one_line(named_as_asked(args, error))}")
+        text = named_by_variable(named_as_asked(args, error), variables, args)
+        notice(f"Error: {one_line(text)}")
         return 1
     except KeyboardInterrupt:
         notice("interrupted")

@@ -28,6 +28,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
+        self.register("action", "append", _Append)
         name = self.prog.rpartition(" ")[2]
         self._first = FIRST[name].split() if name in FIRST else None
         if self._first:
@@ -98,6 +99,17 @@ class Parser(argparse.ArgumentParser):
         if what == "option" and not name.startswith("-"):
             return f"{found}: not expected here"
         return f"{name}: no such {what}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+class _Append(argparse._AppendAction):
+    """The first value takes the place of the default, which may be a variable's."""
+
+    def __call__(
+        self, parser: Parser, namespace: argparse.Namespace, values: object, option_string: str | None = None
+    ) -> None:
+        if getattr(namespace, self.dest) is self.default:
+            setattr(namespace, self.dest, [])
+        super().__call__(parser, namespace, values, option_string)
 
 
 class _HelpAll(argparse.Action):

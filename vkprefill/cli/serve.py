@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 from importlib.util import find_spec
 
 from vkprefill.cli.common import (
@@ -23,11 +22,11 @@ from vkprefill.cli.drafting_options import add_drafting_options, drafting_config
 from vkprefill.cli.sampling_options import add_sampling_options, sampling_config
 from vkprefill.cli.specprefill_options import all_settings, given_settings, unused_settings, use_of
 from vkprefill.cli.steer_options import add_steer_option, steers
+from vkprefill.cli.variables import RULE
 from vkprefill.errors import RequestError
 from vkprefill.gguf.file import open_gguf
 from vkprefill.specprefill.settings import AUTO, SpecPrefillConfig
 
-KEY_VARIABLE = "VKPREFILL_API_KEY"
 ANSWER_TOKENS = 4096  # an answer that does not end by itself must not hold up all others for long
 MIN_TOKENS = 8192  # new to the cache, for speculative prefill: short prompts are answered exactly
 
@@ -36,7 +35,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     parser = subcommands.add_parser(
         "serve",
         help="serve an OpenAI-compatible API",
-        description="Serve an OpenAI-compatible API. One request is answered at a time, the others wait.",
+        description=f"Serve an OpenAI-compatible API. One request is answered at a time, the others wait. {RULE}",
     )
     group = parser.add_argument_group("server")
     group.add_argument(
@@ -48,7 +47,13 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     group.add_argument(
         "--api-key",
         metavar="KEY",
-        help=f"key that requests must carry, as a bearer token or in X-Api-Key (variable {KEY_VARIABLE})",
+        help="key that requests must carry, as a bearer token or in X-Api-Key; others on this machine can read the "
+        "command line, so better by its variable or --api-key-file",
+    )
+    group.add_argument(
+        "--api-key-file",
+        metavar="FILE",
+        help="file of such keys, one a line, beside --api-key; # begins a comment line; read again when it changes",
     )
     group.add_argument(
         "--allowed-host",
@@ -179,7 +184,8 @@ def run(args: argparse.Namespace) -> int:
         defaults,
         host=args.host,
         port=args.port,
-        api_key=os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key,
+        api_key=args.api_key,
+        api_key_file=args.api_key_file,
         allowed_hosts=args.allowed_host,
         cors_origins=args.cors_origin,
         alias=args.alias,

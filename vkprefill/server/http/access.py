@@ -6,7 +6,6 @@ rebinding) even read the answers. Browsers tell such requests by their Host and 
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from vkprefill.display import printable
 from vkprefill.errors import RequestError
 from vkprefill.server.api_error import ApiError
+from vkprefill.server.http.keys import Keys
 from vkprefill.server.http.wire import error_response
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -34,17 +34,22 @@ JSON_TYPE = re.compile(r"\s*application/([\w.-]+\+)?json\s*(;|$)", re.ASCII | re
 @dataclass(frozen=True)
 class Access:
     """hosts: names that requests may call the server by, None for any; origins: those of pages that may use it beside
-    its own, "*" for all; api_key: what requests must carry, None for nothing."""
+    its own, "*" for all; keys: of which requests must carry one, None for nothing."""
 
     hosts: frozenset[str] | None = None
     origins: frozenset[str] = frozenset()
-    api_key: str | None = None
+    keys: Keys | None = None
 
 
 def access_for(
-    address: str, *, allowed_hosts: Iterable[str] = (), cors_origins: Iterable[str] = (), api_key: str | None = None
+    address: str,
+    *,
+    allowed_hosts: Iterable[str] = (),
+    cors_origins: Iterable[str] = (),
+    api_key: str | None = None,
+    api_key_file: str | None = None,
 ) -> Access:
-    """Rules for a server that listens on this address. RequestError for names, origins or a key that cannot be meant.
+    """Rules for a server that listens on this address. RequestError for names, origins or keys that cannot be meant.
 
     On a loopback address only its own names and the allowed ones are taken; on others the allowed ones, or any where
     none is given.
@@ -53,10 +58,8 @@ def access_for(
     hosts = names or None
     if is_loopback(address):
         hosts = names.union(LOOPBACK_NAMES, [f"[{address}]" if ":" in address else address])
-    if api_key is not None and (not api_key or api_key != api_key.strip()):
-        found = "an empty one" if not api_key.strip() else "white space around it"
-        raise RequestError(f"API key: found {found}, wanted a text that a header can carry")
-    return Access(hosts, frozenset(_checked_origin(origin) for origin in cors_origins), api_key)
+    keys = None if api_key is None and api_key_file is None else Keys(api_key, api_key_file)
+    return Access(hosts, frozenset(_checked_origin(origin) for origin in cors_origins), keys)
 
 
 def is_loopback(address: str) -> bool:
@@ -96,8 +99,8 @@ def middleware(access: Access, public_paths: Collection[str]) -> list[Middleware
             )
         )
     layers.append(Middleware(_Check, check=_json_from_pages))
-    if access.api_key is not None:
-        layers.append(Middleware(_Check, check=_Key(access.api_key, public_paths)))
+    if access.keys is not None:
+        layers.append(Middleware(_Check, check=_Key(access.keys, public_paths)))
     return layers
 
 
@@ -151,10 +154,10 @@ def _json_from_pages(method: str, path: str, headers: Headers) -> None:
 
 
 class _Key:
-    """The key as a bearer token or in X-Api-Key."""
+    """A key as a bearer token or in X-Api-Key."""
 
-    def __init__(self, key: str, public_paths: Collection[str]) -> None:
-        self._key = key.encode(errors="surrogateescape")
+    def __init__(self, keys: Keys, public_paths: Collection[str]) -> None:
+        self._keys = keys
         self._public = frozenset(public_paths)
 
     def __call__(self, method: str, path: str, headers: Headers) -> None:
@@ -162,7 +165,7 @@ class _Key:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
-        if True not in [hmac.compare_digest(one.encode("latin-1"), self._key) for one in given]:
+        if not self._keys.match([one.encode("latin-1") for one in given]):
             raise ApiError(
                 401, "wrong or missing API key; send it as: Authorization: Bearer KEY", code="invalid_api_key"
             )

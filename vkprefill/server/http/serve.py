@@ -25,15 +25,16 @@ from vkprefill.server.protocol.requests import Defaults
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """api_key, allowed_hosts, cors_origins: as in access_for; max_waiting: requests in the queue; timeout_s: of a
-    request, 0 for none; body_timeout_s: of its body; engine_timeout_s: without a sign of life of the engine, 0 for
-    no limit; alias: the model's name."""
+    """api_key, api_key_file, allowed_hosts, cors_origins: as in access_for; max_waiting: requests in the queue;
+    timeout_s: of a request, 0 for none; body_timeout_s: of its body; engine_timeout_s: without a sign of life of the
+    engine, 0 for no limit; alias: the model's name."""
 
     engine: EngineOptions
     defaults: Defaults = field(default_factory=Defaults)
     host: str = "127.0.0.1"
     port: int = 8080
     api_key: str | None = None
+    api_key_file: str | None = None
     allowed_hosts: Sequence[str] = ()
     cors_origins: Sequence[str] = ()
     alias: str | None = None
@@ -53,7 +54,11 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
     listener = _listen(options.host, options.port)
     host, port = listener.getsockname()[:2]
     access = access_for(
-        host, allowed_hosts=options.allowed_hosts, cors_origins=options.cors_origins, api_key=options.api_key
+        host,
+        allowed_hosts=options.allowed_hosts,
+        cors_origins=options.cors_origins,
+        api_key=options.api_key,
+        api_key_file=options.api_key_file,
     )
 
     def ready(engine: Ready) -> None:
@@ -83,8 +88,8 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
     )
     app = build_app(service, access=access)
     server = uvicorn.Server(server_config(app, Limits(most_connections())))
-    if access.api_key is None and not is_loopback(host):
-        notice("warning: no --api-key: whoever reaches this machine may use the server")
+    if access.keys is None and not is_loopback(host):
+        notice("warning: no --api-key or --api-key-file: whoever reaches this machine may use the server")
     notice(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
     # uvicorn takes the signals while it runs; when it is done, it raises those that stopped it once more
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
