@@ -24,6 +24,11 @@ test-all: setup
 test-clients: setup
 	@tools/test_clients.sh
 
+# With packages that people who study models have, each group in an environment of its own. Needs a package index.
+.PHONY: test-research
+test-research: setup
+	@tools/test_research.sh
+
 lint: setup
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
