@@ -16,7 +16,7 @@ until url=$(sed -n 's/^listening on //p' "$log") && [ -n "$url" ] && curl -sf "$
 done
 
 failed=0
-for package in openai anthropic langchain-openai instructor "pydantic-ai-slim[openai]" llm; do
+for package in openai anthropic langchain-openai instructor "pydantic-ai-slim[openai]" llm litellm "lm-eval[api]"; do
     folder=$root/${package%%[*}
     if [ ! -e "$folder/ready" ]; then
         python3 -m venv --clear "$folder"

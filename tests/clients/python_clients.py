@@ -7,15 +7,19 @@ the package and prints a line for each check.
 import importlib.metadata
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from pydantic import BaseModel, Field
 
 URL, PACKAGE = sys.argv[1:]
 os.environ |= {"OPENAI_BASE_URL": f"{URL}/v1", "OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none"}
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no look for a newer one in the network
 QUESTION = "Name a town and how many people live in it."
 CHECKS: list[tuple[str, str, Callable[[], None]]] = []  # package, what it does, how
 
@@ -138,12 +142,76 @@ def pydantic_ai() -> None:
 
 @check("llm")
 def llm_schema() -> None:
-    from llm.default_plugins.openai_models import Chat
+    """By the command, as in a shell."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = {"model_id": "demo", "model_name": "demo", "api_base": f"{URL}/v1", "supports_schema": True}
+        Path(folder, "extra-openai-models.yaml").write_text(json.dumps([model]))  # JSON is YAML
+        command = [Path(sys.executable).with_name("llm"), "-m", "demo", "--key", "none", "-o", "max_tokens", "200"]
+        schema = json.dumps(Town.model_json_schema())
+        for more in ([], ["--no-stream"]):
+            done = subprocess.run(
+                [*command, *more, "--schema", schema, QUESTION],
+                env={**os.environ, "LLM_USER_PATH": folder},
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert Town.model_validate_json(done.stdout)
 
-    model = Chat("demo", model_name="demo", api_base=f"{URL}/v1", supports_schema=True)
-    model.key = "none"
-    answer = model.prompt(QUESTION, schema=Town, max_tokens=200)
-    assert Town.model_validate_json(answer.text())
+
+@check("litellm")
+def completion() -> None:
+    import litellm
+
+    litellm.suppress_debug_info = True
+    common = {"api_base": f"{URL}/v1", "api_key": "none", "max_tokens": 200, "temperature": 0}
+    asked = {**common, "model": "openai/demo", "messages": [{"role": "user", "content": QUESTION}]}
+    parsed = litellm.completion(**asked, response_format=Town).choices[0].message.content
+    assert Town.model_validate_json(parsed)
+    tool = {"type": "function", "function": {"name": "town", "parameters": Town.model_json_schema()}}
+    (call,) = (
+        litellm.completion(**asked, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+        .choices[0]
+        .message.tool_calls
+    )
+    assert call.function.name == "town" and Town.model_validate_json(call.function.arguments)
+    asked["max_tokens"] = 12
+    whole = litellm.completion(**asked)
+    chunks = litellm.completion(**asked, stream=True, stream_options={"include_usage": True})
+    streamed = litellm.stream_chunk_builder(list(chunks))
+    assert whole.choices[0].message.content == streamed.choices[0].message.content
+    assert whole.usage.completion_tokens == streamed.usage.completion_tokens > 0
+    text = litellm.text_completion(
+        **common | {"max_tokens": 5}, model="text-completion-openai/demo", prompt="The river"
+    )
+    assert text.choices[0].text
+
+
+@check("litellm")
+def anthropic_messages() -> None:
+    """Anthropic's API, as litellm speaks it."""
+    import litellm
+
+    asked = {"model": "anthropic/demo", "api_base": URL, "api_key": "none", "max_tokens": 12, "temperature": 0}
+    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": QUESTION}]
+    whole = litellm.completion(**asked, messages=messages)
+    streamed = litellm.stream_chunk_builder(list(litellm.completion(**asked, messages=messages, stream=True)))
+    assert whole.choices[0].message.content == streamed.choices[0].message.content
+    assert whole.choices[0].finish_reason == streamed.choices[0].finish_reason
+
+
+@check("lm-eval[api]")
+def local_completions() -> None:
+    import lm_eval_client
+
+    lm_eval_client.completions(URL)
+
+
+@check("lm-eval[api]")
+def local_chat_completions() -> None:
+    import lm_eval_client
+
+    lm_eval_client.chat(URL)
 
 
 def main() -> int:

@@ -179,7 +179,7 @@ def test_an_error_of_our_own_is_500_and_tells_nothing(send, engine):
 
 def test_text_endpoints(send):
     ids = send("POST", "/tokenize", json={"content": "Hello <|im_end|>"}).json()["tokens"]
-    assert send("POST", "/detokenize", json={"tokens": ids}).json() == {"content": "Hello <|im_end|>"}
+    assert send("POST", "/detokenize", json={"tokens": ids}).json()["content"] == "Hello <|im_end|>"
     assert len(
         send("POST", "/tokenize", json={"content": "Hello <|im_end|>", "parse_special": False}).json()["tokens"]
     ) > len(ids)
@@ -200,6 +200,17 @@ def test_health(send, engine):
     )
     engine.lost = True
     assert send("GET", "/health").json()["status"] == "device lost"
+
+
+def test_tokens_in_vllms_words(send):
+    """lm-eval asks so where it is given no tokenizer."""
+    info = send("GET", "/tokenizer_info").json()
+    assert info["eos_token"] == "<|im_end|>" and "im_start" in info["chat_template"]
+    asked = {"prompt": f"Hello{info['eos_token']}", "add_special_tokens": False}
+    ids = send("POST", "/tokenize", json=asked).json()["tokens"]
+    assert ids == send("POST", "/tokenize", json={"content": asked["prompt"]}).json()["tokens"]
+    assert send("POST", "/detokenize", json={"tokens": ids}).json()["prompt"] == asked["prompt"]
+    assert send("POST", "/tokenize", json={"prompt": "x", "content": "x"}).status_code == 400
 
 
 def test_models_and_props(send):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.scripted_server import BEGUN, HELLO
 from vkprefill import SpecPrefillConfig
+from vkprefill.server.protocol.openapi import openapi_document
 from vkprefill.server.protocol.tables import APPLY_TEMPLATE, CHAT, COMPLETION, DETOKENIZE, TOKENIZE
 
 jsonschema_rs = pytest.importorskip("jsonschema_rs")
@@ -26,11 +27,22 @@ def test_openapi(send):
     }
     for path, table in tables.items():
         schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        assert set(schema["properties"]) == set(table.fields) and schema["required"] == list(table.required)
+        assert set(schema["properties"]) == set(table.fields) and schema.get("required", []) == list(table.required)
     schemas = document["components"]["schemas"]
     assert set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document))) == set(schemas)
     names = {setting.name for setting in fields(SpecPrefillConfig)}
     assert set(schemas["SpecPrefill"]["anyOf"][1]["properties"]) == {*names, "kept_ranges"}
+
+
+def test_every_route_is_described(service):
+    """But the page's, and paths that are others without /v1."""
+    from vkprefill.server.http.app import _page_routes, build_app
+
+    routes = {route.path.replace("{name:path}", "{name}") for route in build_app(service).routes}
+    described = set(openapi_document("1")["paths"])
+    assert described <= routes
+    page = {route.path for route in _page_routes()}
+    assert {f"/v1{path}" for path in routes - described - page - {"/openapi.json"}} <= described
 
 
 BODIES = {
@@ -69,7 +81,14 @@ BODIES = {
         {"prompt": None},
         {"prompt": "x", "logprobs": True},
     ],
-    "/tokenize": [{"content": "x", "with_pieces": None}, {"content": 5}, {"content": "x", "add_special": 1}],
+    "/tokenize": [
+        {"content": "x", "with_pieces": None, "prompt": None},
+        {"prompt": "x", "add_special_tokens": False},
+        {"content": "x", "prompt": "x"},
+        {"content": 5},
+        {"content": "x", "add_special": 1},
+        {},
+    ],
     "/detokenize": [{"tokens": [1.0]}, {"tokens": []}, {"tokens": ["x"]}, {"tokens": [-1]}],
     "/apply-template": [{"messages": HELLO, "tools": None}, {"messages": HELLO, "tools": [{}]}],
 }

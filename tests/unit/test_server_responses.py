@@ -9,6 +9,7 @@ from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.responses import MAX_REMEMBERED, Remembered, as_chat
 
 TOOL = {"type": "function", "name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}}
+CUSTOM = {"type": "custom", "name": "run", "description": "runs code"}
 FUNCTION = {name: TOOL[name] for name in ("name", "parameters")}
 PIECES = ["<think>\nHm", ".\n</think>\n\nIt ", "is.\n", CALL]
 
@@ -71,7 +72,15 @@ def test_fields(fields, wanted):
             "input[0].content[0]: only parts of text",
         ),
         ({"input": [{"role": "user"}]}, "input[0].content: missing, wanted text or a list of parts"),
-        ({"tools": [{"type": "web_search", "name": "x"}]}, "tools[0].type: found 'web_search', wanted function"),
+        (
+            {"tools": [{"type": "web_search"}]},
+            "tools[0].type: found 'web_search', wanted function or custom; tools that run at the service are not here",
+        ),
+        (
+            {"tools": [{**CUSTOM, "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}}]},
+            "tools[0].format.type: found 'grammar', wanted text",
+        ),
+        ({"input": [{"type": "custom_tool_call", "name": "run"}]}, "input[0].input: missing, wanted text"),
         ({"background": True}, "background: found True, which is not supported"),
         ({"conversation": "c"}, "conversation: found 'c', which is not supported"),
         ({"previous_response_id": "resp_1"}, "previous_response_id: found 'resp_1', which is not remembered"),
@@ -106,7 +115,8 @@ def test_a_whole_answer(send, engine):
     usage = answer["usage"]
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10, 5, 15)
     assert (
-        usage["input_tokens_details"] == {"cached_tokens": 4} and usage["output_tokens_details"]["reasoning_tokens"] > 0
+        usage["input_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 0}
+        and usage["output_tokens_details"]["reasoning_tokens"] > 0
     )
 
 
@@ -134,6 +144,30 @@ def test_a_streamed_answer_adds_up(send, engine):
     assert [item["text"] for item in items] == ["Hm.", "It is.", '{"a": 1}']
     last = events[-1]
     assert last["type"] == "response.completed" and last["response"]["output"] == [item["item"] for item in items]
+
+
+TEXT = '<tool_call>\n<function=run>\n<parameter=input>\nprint("1")\n</parameter>\n</function>\n</tool_call>'
+
+
+def test_custom_tools_take_text(send, engine):
+    """To the model they are functions with one parameter; a call with others is given as it stands."""
+    body = {"input": "Run.", "tools": [CUSTOM, TOOL], "tool_choice": {"type": "custom", "name": "run"}}
+    chat = chat_of(**body)
+    parameters = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    assert chat["tools"][0]["function"] == {"name": "run", "description": "runs code", "parameters": parameters}
+    assert chat["tool_choice"] == {"type": "function", "function": {"name": "run"}}
+    engine.pieces = [TEXT, TEXT.replace("input", "code"), CALL]
+    first, second, third = send("POST", "/v1/responses", json=body).json()["output"]
+    assert (first["type"], first["name"], first["input"]) == ("custom_tool_call", "run", 'print("1")')
+    assert json.loads(second["input"]) == {"code": 'print("1")'} and third["type"] == "function_call"
+    streamed = send("POST", "/v1/responses", json={**body, "stream": True}).text.split("\n\n")
+    events = [json.loads(event.split("data: ")[1]) for event in streamed if event]
+    deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
+    assert deltas[0] == 'print("1")' and json.loads(deltas[1]) == {"code": 'print("1")'}
+    output = {"type": "custom_tool_call_output", "call_id": first["call_id"], "output": "1"}
+    _, said, result = chat_of(input=[{"role": "user", "content": "Run."}, first, output])["messages"]
+    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"input": 'print("1")'}
+    assert result == {"role": "tool", "tool_call_id": first["call_id"], "content": "1"}
 
 
 def test_a_cut_answer_is_incomplete(send, engine):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.unit.scripted_server import HELLO
+from tests.unit.scripted_server import HELLO, events
+from vkprefill.server.api_error import ApiError
 
 
 def test_several_answers_to_a_conversation(send, engine):
@@ -11,8 +12,8 @@ def test_several_answers_to_a_conversation(send, engine):
     assert {choice["message"]["content"] for choice in answer["choices"]} == {"Hello there"}
     assert [job.options.sampling.seed for job in engine.jobs] == [7, 8, 9]
     usage = answer["usage"]
-    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (30, 15, 45)
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 12}
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (10, 15, 25)
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 4}, "of the prompt, which is one"
 
 
 @pytest.mark.parametrize("several", [["One", "Two"], [[1, 2, 3], [4]]])
@@ -22,8 +23,39 @@ def test_several_prompts(send, engine, several):
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     ids = [job.token_ids for job in engine.jobs]
     assert ids[0] == ids[1] != ids[2] == ids[3]
-    refused = send("POST", "/v1/completions", json={"prompt": several, "stream": True})
-    assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt"
+    assert answer["usage"]["prompt_tokens"] == 20
+
+
+@pytest.mark.parametrize("with_usage", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "usage"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO, "n": 3}, (10, 15)),
+        ("/v1/completions", {"prompt": ["One", "Two"], "n": 2}, (20, 20)),
+    ],
+)
+def test_a_stream_has_them_one_after_another(send, engine, path, body, usage, with_usage):
+    """Each with its number and its end; what all used comes once, at the end."""
+    options = {"stream": True, "logprobs": 1 if "prompt" in body else True}
+    chunks = events(send("POST", path, json={**body, **options, "stream_options": {"include_usage": with_usage}}))
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    numbers = [choice["index"] for choice in choices]
+    assert numbers == sorted(numbers) and set(numbers) == set(range(len(engine.jobs)))
+    for number in set(numbers):
+        *parts, last = [choice for choice in choices if choice["index"] == number]
+        text = "".join(part["text"] if "text" in part else part["delta"].get("content", "") for part in parts)
+        assert text == "Hello there" and last["finish_reason"] == "stop"
+        assert not any(part["finish_reason"] for part in parts)
+    (used,) = [chunk["usage"] for chunk in chunks if "usage" in chunk]
+    assert (used["prompt_tokens"], used["completion_tokens"]) == usage and chunks[-1]["usage"] == used
+    assert bool(chunks[-1]["choices"]) != with_usage
+
+
+def test_what_fails_later_ends_the_stream(send, engine):
+    engine.error = ApiError(500, "broken")
+    *_, last = events(send("POST", "/v1/chat/completions", json={"messages": HELLO, "n": 2, "stream": True}))
+    assert last["error"]["message"] == "broken" and len(engine.jobs) == 1
 
 
 def test_a_prompt_comes_back(send, engine):

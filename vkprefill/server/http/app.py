@@ -17,13 +17,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from vkprefill.errors import RequestError
-from vkprefill.server.api_error import ApiError
+from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.engine.prompt_details import text_or_bytes
 from vkprefill.server.http.access import Access, middleware
 from vkprefill.server.http.completions import Completion, ForeignApi, Service
-from vkprefill.server.http.model_info import model_object, props
+from vkprefill.server.http.model_info import model_object, props, tokenizer_info
 from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response
-from vkprefill.server.protocol import anthropic, responses
+from vkprefill.server.protocol import anthropic, responses, responses_answer
 from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.kinds import Json, check
 from vkprefill.server.protocol.openapi import openapi_document
@@ -72,6 +72,9 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
     async def get_props(_: Request) -> Response:
         return JsonResponse(props(service, VERSION))
 
+    async def get_tokenizer_info(_: Request) -> Response:
+        return JsonResponse(tokenizer_info(service))
+
     async def metrics(_: Request) -> Response:
         text = service.metrics.text(running=client.running, waiting=client.waiting)
         return Response(text, media_type="text/plain; version=0.0.4")
@@ -90,7 +93,7 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
         anthropic.error_body,
         anthropic.error_body,
     )
-    responses_api = ForeignApi(_responses(service), ApiError.body, responses.error_event)
+    responses_api = ForeignApi(_responses(service), ApiError.body, responses_answer.error_event)
 
     async def messages(request: Request) -> Completion:
         return Completion(service, request, chat=True, api=messages_api)
@@ -128,9 +131,14 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
 
     def tokenize(body: Json) -> Json:
         asked = check(TOKENIZE, body)
+        texts = [asked[name] for name in ("content", "prompt") if name in asked]
+        if len(texts) != 1:
+            raise bad_request(
+                "content", "found one beside prompt, wanted one of them" if texts else "missing, wanted text"
+            )
         ids = service.prompts.encode(
-            asked["content"],
-            add_special=asked.get("add_special", False),
+            texts[0],
+            add_special=asked.get("add_special", asked.get("add_special_tokens", False)),
             parse_special=asked.get("parse_special", True),
         )
         if not asked.get("with_pieces", False):
@@ -140,7 +148,8 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
         return {"tokens": [pieces[token_id] for token_id in ids]}
 
     def detokenize(body: Json) -> Json:
-        return {"content": service.prompts.tokenizer.decode(check(DETOKENIZE, body)["tokens"])}
+        text = service.prompts.tokenizer.decode(check(DETOKENIZE, body)["tokens"])
+        return {"content": text, "prompt": text}  # llama-server's name and vLLM's
 
     def apply_template(body: Json) -> Json:
         return {"prompt": service.prompts.chat_text(parse_conversation(body, service.defaults))}
@@ -150,6 +159,7 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
         *(Route(f"{start}/models", models) for start in STARTS),
         Route("/v1/models/{name:path}", model),
         Route("/props", get_props),
+        Route("/tokenizer_info", get_tokenizer_info),
         Route("/metrics", metrics),
         Route("/openapi.json", openapi),
         *(Route(f"{start}/chat/completions", chat, methods=["POST"]) for start in STARTS),
@@ -172,16 +182,16 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
     )
 
 
-def _responses(service: Service) -> Callable[[Json], tuple[Json, Callable[[int], responses.ResponsesAnswer]]]:
+def _responses(service: Service) -> Callable[[Json], tuple[Json, Callable[[int], responses_answer.ResponsesAnswer]]]:
     """Reads bodies of /v1/responses, and remembers what was answered."""
     remembered = responses.Remembered()
 
     def count(text: str) -> int:
         return len(service.prompts.encode(text, add_special=False, parse_special=False))
 
-    def read(body: Json) -> tuple[Json, Callable[[int], responses.ResponsesAnswer]]:
+    def read(body: Json) -> tuple[Json, Callable[[int], responses_answer.ResponsesAnswer]]:
         chat, asked, messages = responses.as_chat(body, remembered)
-        answer = responses.ResponsesAnswer(service.model_name, asked, messages, remembered, count)
+        answer = responses_answer.ResponsesAnswer(service.model_name, asked, messages, remembered, count)
         return chat, lambda _: answer
 
     return read

@@ -26,7 +26,7 @@ from vkprefill.server.http.wire import (
     error_response,
     until_disconnect,
 )
-from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json, joined_answers
+from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer, Json, Series, joined_answers
 from vkprefill.server.protocol.fields import as_api_error, parse_json
 from vkprefill.server.protocol.prompts import Prompt, PromptBuilder
 from vkprefill.server.protocol.requests import (
@@ -136,14 +136,20 @@ class Completion:
 
     async def _run(self, request: AnswerRequest, prompts: list[Prompt], stream: EventStream) -> Json | None:
         """One answer, or several to each of the prompts, one after another."""
-        wholes = []
+        series, wholes = Series(len(prompts), request.n), []
         for prompt in prompts:
             for number in range(request.n):
-                wholes.append(await self._run_one(_with_own_seed(request, number), prompt, stream))
+                one = _with_own_seed(request, number)
+                answer = self._new_answer(one, prompt, series)
+                wholes.append(await self._run_one(one, prompt, answer, stream))
+        if request.stream:
+            await stream.end(mark=self._api is None)
+            return None
         return wholes[0] if len(wholes) == 1 else joined_answers(wholes)
 
-    async def _run_one(self, request: AnswerRequest, prompt: Prompt, stream: EventStream) -> Json | None:
-        answer = self._new_answer(request, prompt)
+    async def _run_one(
+        self, request: AnswerRequest, prompt: Prompt, answer: ChatAnswer | CompletionAnswer, stream: EventStream
+    ) -> Json | None:
         if self._new_foreign is not None:
             self._foreign = self._new_foreign(len(prompt.token_ids))
         async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as events:
@@ -199,7 +205,6 @@ class Completion:
                 await stream.ping()
             if chunks or silent:
                 due = anyio.current_time() + self._service.ping_s
-        await stream.end(mark=self._api is None)
 
     def _translated(self, chunks: Iterator[Json], event: JobEvent) -> Iterator[Json]:
         """In the form of the API that was asked."""
@@ -237,8 +242,9 @@ class Completion:
         shortens = config is not None and config.scorer != SELF and config.check != "wait"
         return service.prompts.config.max_position_embeddings if shortens or ready is None else ready.max_context
 
-    def _new_answer(self, request: AnswerRequest, prompt: Prompt) -> ChatAnswer | CompletionAnswer:
+    def _new_answer(self, request: AnswerRequest, prompt: Prompt, series: Series) -> ChatAnswer | CompletionAnswer:
         common = {"logprobs": request.num_logprobs is not None, "include_usage": request.include_usage}
+        common["series"] = series
         if isinstance(request, ChatRequest):
             text = AnswerText(
                 thinking=prompt.thinking,

@@ -41,11 +41,7 @@ def model_object(service: Service) -> dict[str, object]:
 def props(service: Service, version: str) -> dict[str, object]:
     prompts, defaults, ready = service.prompts, service.defaults, service.client.ready
     sampling = defaults.sampling.resolve(prompts.metadata, thinking=False)
-    tokenizer = prompts.tokenizer
-
-    def text(token_id: int | None) -> str:
-        return "" if token_id is None else tokenizer.token_text(token_id)
-
+    info = tokenizer_info(service)
     return {
         "default_generation_settings": {
             "params": _params(sampling, defaults.decode, defaults.max_tokens or defaults.answer_tokens),
@@ -56,14 +52,23 @@ def props(service: Service, version: str) -> dict[str, object]:
         "model_path": prompts.path.name,
         "chat_template": prompts.template_text,
         "modalities": {"vision": False, "audio": False},
-        "bos_token": text(tokenizer.bos_token_id),
-        "eos_token": text(tokenizer.eos_token_id),
+        "bos_token": info["bos_token"] or "",
+        "eos_token": info["eos_token"] or "",
         "build_info": f"vkprefill {version}",
         "device": ready.device if ready else None,
         "precision": ready.precision if ready else None,
         "specprefill": defaults.spec.as_dict() if defaults.spec else None,
         "specprefill_scorers": _scorers(defaults, prompts.config),
     }
+
+
+def tokenizer_info(service: Service) -> dict[str, object]:
+    """What vLLM's endpoint of this name says of the tokenizer; with it lm-eval needs none of its own."""
+    tokenizer = service.prompts.tokenizer
+    names = ("bos_token", "eos_token", "pad_token")
+    ids = {name: getattr(tokenizer, f"{name}_id") for name in names}
+    texts = {name: None if token_id is None else tokenizer.token_text(token_id) for name, token_id in ids.items()}
+    return {**texts, "chat_template": service.prompts.template_text}
 
 
 def _scorers(defaults: Defaults, config: ModelConfig) -> list[str]:

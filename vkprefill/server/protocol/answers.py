@@ -14,14 +14,50 @@ from vkprefill.text.tool_calls import ToolCall
 Json = dict[str, object]
 
 
+class Series:
+    """What the answers to one request have in common, one after another: an id, numbers, the sum of their usage."""
+
+    def __init__(self, prompts: int = 1, each: int = 1) -> None:
+        """prompts: how many; each: answers to each of them."""
+        self.key, self.created = secrets.token_hex(12), int(time.time())
+        self._count, self._each, self._begun = prompts * each, each, 0
+        self._usages: list[Json] = []
+
+    def begin(self) -> int:
+        """The number of the next answer."""
+        self._begun += 1
+        return self._begun - 1
+
+    def end(self, used: Json) -> Json | None:
+        """An answer ended that used this: what all used, if it was the last."""
+        self._usages.append(used)
+        return self._total() if len(self._usages) == self._count else None
+
+    def _total(self) -> Json:
+        """A prompt counts once, with what its first answer took from the cache."""
+        firsts = self._usages[:: self._each]
+        prompt = sum(used["prompt_tokens"] for used in firsts)
+        predicted = sum(used["completion_tokens"] for used in self._usages)
+        cached = sum(used["prompt_tokens_details"]["cached_tokens"] for used in firsts)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": predicted,
+            "total_tokens": prompt + predicted,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+
 class _Answer:
     """What chat and plain completions have in common. Feed it the events in order."""
 
     prefix = object_name = chunk_name = ""
 
-    def __init__(self, model: str, *, include_usage: bool = False) -> None:
-        self.id = f"{self.prefix}-{secrets.token_hex(12)}"
-        self.created = int(time.time())
+    def __init__(self, model: str, *, include_usage: bool = False, series: Series | None = None) -> None:
+        """series: that it is one of; None: it is alone."""
+        self._series = Series() if series is None else series
+        self._index = self._series.begin()
+        self.id = f"{self.prefix}-{self._series.key}"
+        self.created = self._series.created
         self._model = model
         self._include_usage = include_usage
 
@@ -48,25 +84,31 @@ class _Answer:
 
     def _revision(self, before: str, now: str) -> Json:
         stays = len(commonprefix([before, now]))
-        return {**self._head(self.chunk_name), "choices": [], "revised_from": stays, "text": now[stays:]}
+        head = {**self._head(self.chunk_name), "choices": [], "index": self._index}
+        return {**head, "revised_from": stays, "text": now[stays:]}
 
     def end_chunks(self, done: Done) -> Iterator[Json]:
-        """The last chunks: what is left of the text, the finish reason with timings, the usage."""
+        """The last chunks: what is left of the text, the finish reason with timings; after the last answer of a series
+        the usage of all.
+        """
         yield from self._rest()
         tail = _tail(done)
         last = {**self._head(self.chunk_name), "choices": [self._last_choice(done)], **tail}
-        if not self._include_usage:
-            yield {**last, "usage": usage(done)}
+        used = self._series.end(usage(done))
+        if used is None:
+            yield last
+        elif not self._include_usage:
+            yield {**last, "usage": used}
         else:
             yield last
-            yield {**self._head(self.chunk_name), "choices": [], "usage": usage(done), **tail}
+            yield {**self._head(self.chunk_name), "choices": [], "usage": used, **tail}
 
     def whole(self, done: Done) -> Json:
         """The answer that is not streamed."""
         return {
             **self._head(self.object_name),
             "choices": [self._whole_choice(done)],
-            "usage": usage(done),
+            "usage": self._series.end(usage(done)) or usage(done),
             **_tail(done),
         }
 
@@ -92,8 +134,9 @@ class ChatAnswer(_Answer):
         *,
         logprobs: bool,
         include_usage: bool = False,
+        series: Series | None = None,
     ) -> None:
-        super().__init__(model, include_usage=include_usage)
+        super().__init__(model, include_usage=include_usage, series=series)
         self._text = text
         self._raw = ""  # all text so far
         self._with_logprobs = logprobs
@@ -147,7 +190,7 @@ class ChatAnswer(_Answer):
         return {"content": delta.content} if delta.content else {"reasoning_content": delta.reasoning}
 
     def _chunk(self, delta: Json) -> Json:
-        choice: Json = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        choice: Json = {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
         if self._new_logprobs:
             choice["logprobs"], self._new_logprobs = {"content": self._new_logprobs, "refusal": None}, []
         return {**self._head(self.chunk_name), "choices": [choice]}
@@ -156,7 +199,7 @@ class ChatAnswer(_Answer):
         return "tool_calls" if self._text.num_calls and done.finish_reason == "stop" else done.finish_reason
 
     def _last_choice(self, done: Done) -> Json:
-        return {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self._finish_reason(done)}
+        return {"index": self._index, "delta": {}, "logprobs": None, "finish_reason": self._finish_reason(done)}
 
     def _whole_choice(self, done: Done) -> Json:
         self._deltas += self._text.finish()
@@ -167,7 +210,8 @@ class ChatAnswer(_Answer):
         if calls:
             message["tool_calls"] = [call.as_dict() for call in calls]
         logprobs = {"content": self._logprobs, "refusal": None} if self._with_logprobs else None
-        return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": self._finish_reason(done)}
+        reason = self._finish_reason(done)
+        return {"index": self._index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
 
 class CompletionAnswer(_Answer):
@@ -175,9 +219,17 @@ class CompletionAnswer(_Answer):
 
     prefix, object_name, chunk_name = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: str, *, logprobs: bool, include_usage: bool = False, echoed: str = "") -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        logprobs: bool,
+        include_usage: bool = False,
+        series: Series | None = None,
+        echoed: str = "",
+    ) -> None:
         """echoed: text of the prompt that comes before the answer."""
-        super().__init__(model, include_usage=include_usage)
+        super().__init__(model, include_usage=include_usage, series=series)
         self._with_logprobs = logprobs
         self._echoed, self._text = echoed, ""
         self._logprobs: list[Json] = []
@@ -203,7 +255,7 @@ class CompletionAnswer(_Answer):
         return self._choice(self._echoed + self._text, self._legacy(self._logprobs), done.finish_reason)
 
     def _choice(self, text: str, logprobs: Json | None, reason: str | None) -> Json:
-        return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def _legacy(self, entries: Sequence[Json]) -> Json | None:
         """Log-probabilities in the form of this older endpoint."""
@@ -227,14 +279,8 @@ def _by_token(top: Sequence[Json] | None) -> Json | None:
 
 
 def joined_answers(wholes: Sequence[Json]) -> Json:
-    """Several whole answers as one with several choices, whose usage is that of all."""
-    choices = [{**whole["choices"][0], "index": index} for index, whole in enumerate(wholes)]
-    used = {
-        name: sum(whole["usage"][name] for whole in wholes)
-        for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    }
-    cached = sum(whole["usage"]["prompt_tokens_details"]["cached_tokens"] for whole in wholes)
-    return {**wholes[-1], "choices": choices, "usage": {**used, "prompt_tokens_details": {"cached_tokens": cached}}}
+    """The whole answers of a series as one with several choices; the last has the usage of all."""
+    return {**wholes[-1], "choices": [choice for whole in wholes for choice in whole["choices"]]}
 
 
 def _tail(done: Done) -> Json:

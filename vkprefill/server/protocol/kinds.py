@@ -245,9 +245,6 @@ class Record(Kind):
     def read(self, value: object) -> Json:
         if not isinstance(value, dict):
             raise self.wrong(value)
-        for name in self.required:
-            if value.get(name) is None:
-                raise Wrong(f"missing, wanted {self.fields[name].wanted}", f".{name}")
         done = {}
         for name, one in value.items():
             if name not in self.fields:
@@ -259,6 +256,9 @@ class Record(Kind):
                     done[name] = self.fields[name].read(one)
                 except Wrong as wrong:
                     raise wrong.inside(f".{name}") from None
+        for name in self.required:  # after what is there: what an object is says what it needs
+            if value.get(name) is None:
+                raise Wrong(f"missing, wanted {self.fields[name].wanted}", f".{name}")
         return done
 
 

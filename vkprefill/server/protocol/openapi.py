@@ -58,6 +58,9 @@ def openapi_document(version: str) -> Json:
                 )
             },
             "/props": {"get": _get("Settings of the server", _object(total_slots={"type": "integer"}))},
+            "/tokenizer_info": {
+                "get": _get("Special tokens and chat template", _object(eos_token={"type": ["string", "null"]}))
+            },
             "/metrics": {"get": _get("Counters for Prometheus", None)},
             "/tokenize": {"post": _post("Text to token ids", TOKENIZE.schema(), _object(tokens={"type": "array"}))},
             "/detokenize": {

@@ -139,9 +139,8 @@ def parse_completion(body: Mapping[str, object], defaults: Defaults) -> Completi
     asked = check(COMPLETION, body)
     given, logprobs = asked["prompt"], asked.get("logprobs", False)
     prompts = given if isinstance(given, list) and isinstance(given[0], str | list) else [given]
-    for alone in ("stream", "layer_map"):
-        if len(prompts) > 1 and asked.get(alone):
-            raise bad_request("prompt", f"found {len(prompts)} prompts beside {alone}: true, wanted one")
+    if len(prompts) > 1 and asked.get("layer_map"):
+        raise bad_request("prompt", f"found {len(prompts)} prompts beside layer_map: true, wanted one")
     common = _common(asked, defaults, None if logprobs is False else logprobs)
     grammar = form_of(asked, None)
     return CompletionRequest(
@@ -209,9 +208,8 @@ def _common(asked: Json, defaults: Defaults, num_logprobs: int | None) -> Json:
 
 def _answers(asked: Json) -> int:
     count = asked.get("n", 1)
-    for alone in ("stream", "layer_map"):
-        if count > 1 and asked.get(alone):
-            raise bad_request("n", f"found {count} beside {alone}: true, wanted 1")
+    if count > 1 and asked.get("layer_map"):
+        raise bad_request("n", f"found {count} beside layer_map: true, wanted 1")
     return count
 
 

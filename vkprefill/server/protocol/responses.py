@@ -1,17 +1,17 @@
-"""OpenAI's Responses API over the chat core: a body of theirs -> one of /v1/chat/completions, and that endpoint's
-answers, whole or in chunks, -> theirs. Earlier responses are remembered, as many as there is room for.
+"""OpenAI's Responses API over the chat core: a body of theirs -> one of /v1/chat/completions. Earlier responses are
+remembered, as many as there is room for.
+
+A custom tool, which takes text, is a function with one parameter there.
 """
 
 from __future__ import annotations
 
-import secrets
+import json
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 
 from vkprefill.server.api_error import ApiError, bad_request
-from vkprefill.server.engine.jobs import Done
 from vkprefill.server.protocol.kinds import (
     Boolean,
     Choice,
@@ -30,30 +30,36 @@ from vkprefill.server.protocol.tables import EFFORTS, MAX_TOKENS
 
 MAX_REMEMBERED = 1000
 MAX_CHARACTERS = 2**25  # of the conversations that are remembered
+NOT_HERE = "; tools that run at the service are not here"
+CUSTOM, INPUT = "custom", "input"  # the kind of a tool that takes text, and its parameter
+CALLS = ("function_call", "custom_tool_call")
+OUTPUTS = ("function_call_output", "custom_tool_call_output")
 TEXT_PART = Record({"type": Choice(("input_text", "output_text", "text")), "text": Text()}, ("type", "text"))
 ITEM = Record(
     {
-        "type": Choice(("message", "function_call", "function_call_output", "reasoning")),
+        "type": Choice(("message", *CALLS, *OUTPUTS, "reasoning")),
         "role": Choice(("system", "developer", "user", "assistant")),
         "content": Either((Text(), Items(Record())), "text or a list of parts"),
         "name": Text(1),
         "call_id": Text(),
         "arguments": Text(),
+        "input": Text(),
         "output": Either((Text(), Items(TEXT_PART)), "text or a list of text parts"),
     }
 )
 TOOL = Record(
     {
-        "type": Choice(("function",)),
+        "type": Choice(("function", CUSTOM), NOT_HERE),
         "name": Text(1),
         "description": Text(),
         "parameters": Record(),
         "strict": Boolean(),
+        "format": Noted("of a custom tool", Record({"type": Choice(("text",))}, ("type",))),
     },
     ("type", "name"),
 )
 FORMAT = Record({"type": Choice(("text", "json_object", "json_schema")), "name": Text(), "schema": Record()}, ("type",))
-NAMED_TOOL = Record({"type": Choice(("function",)), "name": Text(1)}, ("type", "name"))
+NAMED_TOOL = Record({"type": Choice(("function", CUSTOM)), "name": Text(1)}, ("type", "name"))
 RESPONSES = Record(
     {
         "model": Text(),
@@ -67,7 +73,7 @@ RESPONSES = Record(
         "top_p": Number(0, 1),
         "top_logprobs": Neutral((0,)),
         "tools": Items(TOOL),
-        "tool_choice": Either((Choice(("auto", "none", "required")), NAMED_TOOL), "auto, none, required or a function"),
+        "tool_choice": Either((Choice(("auto", "none", "required")), NAMED_TOOL), "auto, none, required or a tool"),
         "parallel_tool_calls": Boolean(),
         "text": Record({"format": FORMAT, "verbosity": Neutral(("medium",))}),
         "reasoning": Record({"effort": Choice(EFFORTS)}),
@@ -80,21 +86,6 @@ RESPONSES = Record(
     ("input",),
 )
 PASSED = ("model", "stream", "temperature", "top_p", "parallel_tool_calls", "specprefill", "seed")
-ECHOED = {
-    "instructions": None,
-    "max_output_tokens": None,
-    "metadata": {},
-    "parallel_tool_calls": True,
-    "previous_response_id": None,
-    "reasoning": {"effort": None, "summary": None},
-    "store": True,
-    "temperature": None,
-    "text": {"format": {"type": "text"}},
-    "tool_choice": "auto",
-    "tools": [],
-    "top_p": None,
-    "truncation": "disabled",
-}
 
 
 class Remembered:
@@ -129,7 +120,7 @@ def as_chat(body: Json, remembered: Remembered) -> tuple[Json, Json, list[Json]]
     asked = check(RESPONSES, body)
     chat: Json = {name: asked[name] for name in PASSED if name in asked}
     before = remembered.find(asked["previous_response_id"]) if "previous_response_id" in asked else []
-    messages = [*before, *_messages(asked["input"])]
+    messages = [*before, *messages_of(asked["input"])]
     system = [{"role": "system", "content": asked["instructions"]}] if asked.get("instructions") else []
     chat["messages"] = system + messages
     if "max_output_tokens" in asked:
@@ -150,17 +141,21 @@ def as_chat(body: Json, remembered: Remembered) -> tuple[Json, Json, list[Json]]
 
 
 def _tool(tool: Json) -> Json:
-    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+    names = ("name", "description", "parameters", "strict") if tool["type"] != CUSTOM else ("name", "description")
+    function = {name: tool[name] for name in names if name in tool}
+    if tool["type"] == CUSTOM:
+        function["parameters"] = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
+    return {"type": "function", "function": function}
 
 
-def _messages(given: str | list[Json]) -> list[Json]:
+def messages_of(given: str | list[Json]) -> list[Json]:
     """Items that belong to one answer, its reasoning, text and calls, become one message."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[Json] = []
     for index, item in enumerate(given):
         where, kind = f"input[{index}]", item.get("type", "message")
-        if kind == "function_call_output":
+        if kind in OUTPUTS:
             text = _joined(_wanted(item, "output", where), f"{where}.output")
             messages.append({"role": "tool", "tool_call_id": item.get("call_id", ""), "content": text})
         elif kind == "message" and _wanted(item, "role", where) != "assistant":
@@ -175,8 +170,9 @@ def _messages(given: str | list[Json]) -> list[Json]:
 
 def _add(message: Json, kind: str, item: Json, where: str) -> None:
     """What an item says to the assistant's message that it is a part of."""
-    if kind == "function_call":
-        function = {"name": _wanted(item, "name", where), "arguments": item.get("arguments", "{}")}
+    if kind in CALLS:
+        arguments = item.get("arguments", "{}") if kind == CALLS[0] else _with_input(_wanted(item, INPUT, where))
+        function = {"name": _wanted(item, "name", where), "arguments": arguments}
         call = {"id": item.get("call_id", ""), "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)
     elif kind == "reasoning":
@@ -186,6 +182,10 @@ def _add(message: Json, kind: str, item: Json, where: str) -> None:
             message["reasoning_content"] = message.get("reasoning_content", "") + "".join(texts)
     else:
         message["content"] += _joined(_wanted(item, "content", where), f"{where}.content")
+
+
+def _with_input(text: str) -> str:
+    return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
 def _wanted(item: Json, name: str, where: str) -> object:
@@ -201,164 +201,3 @@ def _joined(content: object, where: str) -> str:
         if part.get("type") not in ("input_text", "output_text", "text") or not isinstance(part.get("text"), str):
             raise bad_request(f"{where}[{index}]", "only parts of text are understood")
     return "".join(part["text"] for part in content)
-
-
-class ResponsesAnswer:
-    """One answer: of a whole chat completion, or of its chunks in order."""
-
-    def __init__(
-        self,
-        model: str,
-        asked: Json,
-        messages: list[Json],
-        remembered: Remembered,
-        count: Callable[[str], int],
-    ) -> None:
-        """messages: the conversation that it answers; asked: the request's checked fields; count: tokens of a text."""
-        self._count = count
-        self._messages, self._remembered, self._keeps = messages, remembered, asked.get("store", True)
-        self._response: Json = {
-            "id": f"resp_{secrets.token_hex(12)}",
-            "object": "response",
-            "created_at": int(time.time()),
-            "model": model,
-            "status": "in_progress",
-            "error": None,
-            "incomplete_details": None,
-            "output": [],
-            "usage": None,
-            **{name: asked.get(name, default) for name, default in ECHOED.items()},
-        }
-        self._open: Json | None = None  # the item that is being written
-        self._number = -1  # of the event
-
-    def whole(self, chat: Json, done: Done) -> Json:
-        message = chat["choices"][0]["message"]
-        output = self._response["output"]
-        if reasoning := message.get("reasoning_content"):
-            output.append(_filled(_item("reasoning"), reasoning))
-        if message["content"]:
-            output.append(_filled(_item("message"), message["content"]))
-        output += [_call(call) for call in message.get("tool_calls") or []]
-        return self._ended(chat, done)
-
-    def begin(self) -> Iterator[Json]:
-        yield self._event("response.created", response=self._response)
-        yield self._event("response.in_progress", response=self._response)
-
-    def chunk(self, chunk: Json) -> Iterator[Json]:
-        """The events that a chunk of a chat completion makes."""
-        if "revised_from" in chunk:
-            yield self._event("revision", **{name: chunk[name] for name in ("revised_from", "text")})
-        for choice in chunk["choices"]:
-            delta = choice["delta"]
-            for kind, name in (("reasoning", "reasoning_content"), ("message", "content")):
-                if text := delta.get(name):
-                    yield from self._write(kind, text)
-            for call in delta.get("tool_calls") or []:
-                yield from self._close()
-                yield from self._whole_call(_call(call))
-
-    def end(self, last: Json, done: Done) -> Iterator[Json]:
-        """last: the chunk with the usage."""
-        yield from self._close()
-        response = self._ended(last, done)
-        yield self._event(f"response.{response['status']}", response=response)
-
-    def _ended(self, chat: Json, done: Done) -> Json:
-        cut = done.finish_reason == "length"
-        more = {name: chat[name] for name in ("timings", "specprefill")}
-        self._response |= {"status": "incomplete" if cut else "completed", "usage": self._usage(chat["usage"]), **more}
-        if cut:
-            self._response["incomplete_details"] = {"reason": "max_output_tokens"}
-            if self._response["output"]:
-                self._response["output"][-1]["status"] = "incomplete"
-        if self._keeps:
-            said = _messages(self._response["output"]) if self._response["output"] else []
-            self._remembered.keep(self._response["id"], [*self._messages, *said])
-        return self._response
-
-    def _usage(self, usage: Json) -> Json:
-        thoughts = [item["content"][0]["text"] for item in self._response["output"] if item["type"] == "reasoning"]
-        return {
-            "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": usage["prompt_tokens_details"],
-            "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": sum(map(self._count, thoughts))},
-            "total_tokens": usage["total_tokens"],
-        }
-
-    def _event(self, kind: str, **fields: object) -> Json:
-        self._number += 1
-        return {"type": kind, "sequence_number": self._number, **fields}
-
-    def _of_item(self, kind: str, **fields: object) -> Json:
-        place = {"item_id": self._open["id"], "output_index": len(self._response["output"])}
-        return self._event(kind, **place, **fields)
-
-    def _write(self, kind: str, text: str) -> Iterator[Json]:
-        if self._open is None or self._open["type"] != kind:
-            yield from self._close()
-            self._open = _item(kind)
-            index = len(self._response["output"])
-            yield self._event("response.output_item.added", output_index=index, item={**self._open, "content": []})
-            yield self._of_item("response.content_part.added", content_index=0, part={**self._open["content"][0]})
-        self._open["content"][0]["text"] += text
-        more = {"logprobs": []} if kind == "message" else {}
-        yield self._of_item(f"{_texts(kind)}.delta", content_index=0, delta=text, **more)
-
-    def _close(self) -> Iterator[Json]:
-        item = self._open
-        if item is None:
-            return
-        part = item["content"][0]
-        more = {"logprobs": []} if item["type"] == "message" else {}
-        yield self._of_item(f"{_texts(item['type'])}.done", content_index=0, text=part["text"], **more)
-        yield self._of_item("response.content_part.done", content_index=0, part=part)
-        yield from self._done(item)
-
-    def _whole_call(self, call: Json) -> Iterator[Json]:
-        self._open = call
-        index = len(self._response["output"])
-        begun = {**call, "arguments": "", "status": "in_progress"}
-        yield self._event("response.output_item.added", output_index=index, item=begun)
-        yield self._of_item("response.function_call_arguments.delta", delta=call["arguments"])
-        yield self._of_item("response.function_call_arguments.done", arguments=call["arguments"], name=call["name"])
-        yield from self._done(call)
-
-    def _done(self, item: Json) -> Iterator[Json]:
-        self._open = None
-        item["status"] = "completed"
-        yield self._event("response.output_item.done", output_index=len(self._response["output"]), item=item)
-        self._response["output"].append(item)
-
-
-def _texts(kind: str) -> str:
-    return "response.reasoning_text" if kind == "reasoning" else "response.output_text"
-
-
-def _item(kind: str) -> Json:
-    """An empty one, whose content has one part."""
-    if kind == "reasoning":
-        part, more = {"type": "reasoning_text", "text": ""}, {"summary": []}
-        return {"id": f"rs_{secrets.token_hex(12)}", "type": kind, "status": "in_progress", "content": [part], **more}
-    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-    name = f"msg_{secrets.token_hex(12)}"
-    return {"id": name, "type": kind, "status": "in_progress", "role": "assistant", "content": [part]}
-
-
-def _filled(item: Json, text: str) -> Json:
-    item["content"][0]["text"], item["status"] = text, "completed"
-    return item
-
-
-def _call(call: Json) -> Json:
-    function = call["function"]
-    names = {"id": f"fc_{secrets.token_hex(12)}", "call_id": call["id"]}
-    return {**names, "type": "function_call", "status": "completed", **function}
-
-
-def error_event(error: ApiError) -> Json:
-    """In a stream; else it is as everywhere."""
-    body = error.body()
-    return {"type": "error", "code": error.code, "message": error.message, "param": error.param, **body}

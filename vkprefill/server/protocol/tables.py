@@ -198,7 +198,7 @@ DRAFTS: dict[str, Kind] = {
 OF_DRAFTS = "speculative."  # how llama-server's names of them begin
 COMMON: dict[str, Kind] = {
     "model": Text(),
-    "n": Noted("answers to each prompt; above 1 they are not streamed", Whole(1, MAX_ANSWERS)),
+    "n": Noted("answers to each prompt, one after another", Whole(1, MAX_ANSWERS)),
     **_sampling(),
     "max_tokens": LIMIT,
     "max_completion_tokens": LIMIT,
@@ -252,6 +252,7 @@ MESSAGE = Named(
             "reasoning_content": Text(),
             "name": Text(),
             "tool_call_id": Text(),
+            "function_call": Neutral((), "; use tool_calls"),
             "tool_calls": Items(
                 Record({"id": Text(), "type": Choice(("function",)), "function": FUNCTION_CALL}, ("function",))
             ),
@@ -324,8 +325,17 @@ COMPLETION = Record(
     ("prompt",),
     closed=OF_DRAFTS,
 )
+SAME_AS_CONTENT = Noted("the same as content, as vLLM names it", Text())
 TOKENIZE = Record(
-    {"content": Text(), "add_special": Boolean(), "parse_special": Boolean(), "with_pieces": Boolean()}, ("content",)
+    {
+        "content": Text(),
+        "prompt": SAME_AS_CONTENT,
+        "add_special": Boolean(),
+        "add_special_tokens": Noted("the same as add_special, as vLLM names it", Boolean()),
+        "parse_special": Boolean(),
+        "with_pieces": Boolean(),
+    },
+    more={"oneOf": [{"properties": {name: {"type": "string"}}, "required": [name]} for name in ("content", "prompt")]},
 )
 DETOKENIZE = Record({"tokens": Items(TOKEN_ID)}, ("tokens",))
 APPLY_TEMPLATE = Record(TEMPLATE, ("messages",))
