@@ -37,8 +37,8 @@ lint: setup
 
 # The documents as a site in build/docs/site, links checked.
 docs: setup
-	@.venv/bin/python -c 'import material' 2>/dev/null || .venv/bin/python -m pip install -q 'mkdocs-material>=9.6'
-	@PYTHONPATH=. .venv/bin/python tools/make_docs.py
+	@.venv/bin/python -c 'import material' 2>/dev/null || .venv/bin/python -m pip install -q 'mkdocs-material>=9.6,<10'
+	@.venv/bin/python -m tools.make_docs
 
 shaders: setup
 	@.venv/bin/python tools/compile_shaders.py

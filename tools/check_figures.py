@@ -1,6 +1,6 @@
 """Checks that figures in documents are those of their records: python -m tools.check_figures (part of make lint)
 
-Every table with figures in README.md, docs/choosing.md and benchmarks/ has a function here that knows the record of
+Every table with figures in README.md, some pages of docs/ and benchmarks/ has a function here that knows the record of
 each cell, or a reason why it has none. A cell agrees with a value that is the same when rounded to as many digits.
 What documents say of compiled shaders is looked up in amd_compile.json, the tables of BOUND_780M.md are worked out
 again, and counts from execution must be of the shaders that are here. Prints what differs; exits with 1 then.
@@ -15,7 +15,7 @@ from functools import partial
 
 from benchmarks.expected_780m import SPEEDS
 from tools.figures import evaluations
-from tools.figures.compare import BENCHMARKS, NUMBER, ROOT, Table, agrees, data, tables
+from tools.figures.compare import BENCHMARKS, NUMBER, ROOT, Table, agrees, data, said, tables
 from tools.figures.drafts import PEERS, draft_differences, drafts_beside
 from tools.figures.shaders import bound_differences, compiled_differences, executed_differences
 from vkprefill.benchmark.record import Record
@@ -23,7 +23,7 @@ from vkprefill.errors import RequestError
 
 DOCUMENTS = (
     ROOT / "README.md",
-    ROOT / "docs" / "choosing.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("choosing", "hardware", "specprefill")),
     BENCHMARKS / "README.md",
     BENCHMARKS / "eval_builtin.md",
 )
@@ -51,7 +51,7 @@ def speeds(row: tuple[str, ...]) -> Expected:
     return [figure(record, name, "tokens/s"), figure(record, name, "tokens/CPU-s"), None]
 
 
-# README.md's words for a program -> its name in peers.json.
+# docs/hardware.md's words for a program -> its name in peers.json.
 PROGRAMS = {
     "vkprefill": "vkprefill",
     "llama.cpp's Vulkan backend on the same device": "llama.cpp Vulkan",
@@ -61,7 +61,7 @@ PROGRAMS = {
 
 
 def speeds_beside(row: tuple[str, ...]) -> Expected:
-    """README.md's summary, in tokens per CPU-second."""
+    """docs/hardware.md's summary, in tokens per CPU-second."""
     model, what = row[0].replace(", 4 of 40 layers", "").split(", ", 1)
     if model == "4B":
         return [
@@ -90,6 +90,12 @@ def first_tokens(row: tuple[str, ...]) -> Expected:
     (r,) = (r for r in data(f"first_token_{pair_file(pair)}.json")["rows"] if r["tokens"] == tokens)
     names = ("dense_s", "sparse_s", "score_s", "lookahead_s", "sparse_prefill_s", "predicted_s", "ratio", "cpu_ratio")
     return [None, 100 * r["kept"] / tokens, *(r[name] for name in names)]
+
+
+def first_tokens_in_short(row: tuple[str, ...]) -> Expected:
+    """README.md's, of the same records."""
+    tokens, kept, dense, sparse, *_, ratio, _ = first_tokens(row)
+    return [tokens, kept, dense, sparse, ratio]
 
 
 def self_scored(row: tuple[str, ...]) -> Expected:
@@ -199,7 +205,7 @@ def emulated(row: tuple[str, ...]) -> Expected:
 
 
 def expected_of_780m(row: tuple[str, ...]) -> Expected:
-    """README.md's part of BOUND_780M.md's table of what to expect."""
+    """docs/hardware.md's part of BOUND_780M.md's table of what to expect."""
     model, phase = row[0].split(", ")
     document = BENCHMARKS / "BOUND_780M.md"
     for table in tables(document.read_text(), document.name):
@@ -222,6 +228,7 @@ TABLES: dict[tuple[str, ...], Callable[[tuple[str, ...]], Expected]] = {
     PEERS: drafts_beside,
     ("pair", "prompt", "kept", "dense s", "speculative s", "scoring", "look-ahead", "prefill", "predicted s", "ratio")
     + ("in CPU-s",): first_tokens,
+    ("first token", "prompt", "kept", "dense", "speculative", "times as fast"): first_tokens_in_short,
     ("pair", "prompt", "kept", "dense", "by the draft", "by itself", "formula", "of it")
     + ("rows MiB", "billed"): self_scored,
     ("prompt", "first token, dense", "sparse", "checked", "whole, dense", "sparse", "checked", "of dense"): check_costs,
@@ -272,6 +279,26 @@ def differences(table: Table) -> Iterator[str]:
                 yield f"{where}: found {cell}, the record has {value:.6g}"
 
 
+# ---- README.md's sentences -----------------------------------------------------------------------------------------
+
+
+def summary_differences(documents: dict[str, str]) -> Iterator[str]:
+    """What README.md says in words of what tables of other documents have."""
+    text = documents["README.md"]
+    yield from said(
+        text,
+        r"answers (\d+) with the whole prompt, (\d+) with the fifth that the draft chose, (\d+) with as many",
+        evaluations.answers_kept(("2,048",))[:3],
+    )
+    programs = ("vkprefill", "llama.cpp Vulkan", "llama.cpp CPU")
+    yield from said(
+        text,
+        r"at ([\d.]+) tokens per CPU-second, llama.cpp's Vulkan backend on the same device at ([\d.]+), "
+        r"llama.cpp on the CPU itself at ([\d.]+)\.",
+        [figure("peers.json", f"{program}: prefill 64", "tokens/CPU-s") for program in programs],
+    )
+
+
 # ---- the records themselves -----------------------------------------------------------------------------------------
 
 
@@ -297,7 +324,14 @@ def record_differences(documents: dict[str, str]) -> Iterator[str]:
 def main() -> int:
     documents = {str(path.relative_to(ROOT)): path.read_text() for path in DOCUMENTS}
     found = [d for name, text in documents.items() for table in tables(text, name) for d in differences(table)]
-    for check in (compiled_differences, executed_differences, bound_differences, draft_differences, record_differences):
+    for check in (
+        summary_differences,
+        compiled_differences,
+        executed_differences,
+        bound_differences,
+        draft_differences,
+        record_differences,
+    ):
         found += check(documents)
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

@@ -80,7 +80,7 @@ def test_sentences():
     (found,) = compare.said("at 9 waves, 0.51 each", r"at (\d+) waves, ([\d.]+) each", values)
     assert found.endswith("found 9, the record has 8")
     (found,) = compare.said("nothing", r"at (\d+) waves", values)
-    assert "does not say" in found
+    assert "none says" in found
 
 
 def test_counts_of_other_sources_or_out_of_bounds_are_named(monkeypatch):

@@ -42,37 +42,72 @@ def test_links(document):
         assert not anchor or anchor in anchors(target.read_text()), link
 
 
-def commands(text: str) -> list[str]:
-    """Lines of code that call vkprefill, without what a shell makes of them; continued lines are one."""
-    blocks = [re.sub(r"^ *```.*$", "", block, flags=re.M) for block in FENCE.findall(text)]
+def lines(text: str) -> list[str]:
+    """Of blocks of code, but for Python's; continued lines are one."""
+    blocks = [re.sub(r"^ *```.*$", "", block, flags=re.M) for block in FENCE.findall(text) if "```python" not in block]
     blocks += re.findall(r"(?:^(?: {4}.*)\n)+", FENCE.sub("", text), re.M)
+    return "\n".join(blocks).replace("\\\n", " ").splitlines()
+
+
+def parts(line: str) -> list[list[str]]:
+    """The words of each command of a line, as a shell has them: pipes and lists cut, comments and redirections gone."""
+    words = shlex.shlex(line, posix=True, punctuation_chars="();<>|&")
+    words.whitespace_split, words.commenters = True, "#"
+    found: list[list[str]] = [[]]
+    for word in words:
+        if not word.strip("();<>|&"):
+            found.append([word] if word in (">", "<") else [])
+        else:
+            found[-1].append(word)
+    return [part for part in found if part and part[0] not in (">", "<")]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The arguments of what calls vkprefill in blocks of code."""
     found = []
-    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
-        for part in re.split(r"\s[|&;]+\s|<\(|\)", line):
-            words = shlex.split(part, comments=True) if part.count("'") % 2 == part.count('"') % 2 == 0 else []
-            while words and ASSIGNED.match(words[0]):
-                words.pop(0)
-            if words and words[0].rpartition("/")[2] == "vkprefill":
-                found.append(" ".join(map(shlex.quote, words[1:])))
+    for words in (part for line in lines(text) for part in _readable(line)):
+        while words and ASSIGNED.match(words[0]):
+            words.pop(0)
+        if words and words[0].rpartition("/")[2] == "vkprefill":
+            found.append(words[1:])
     return found
+
+
+def _readable(line: str) -> list[list[str]]:
+    """None of a line that is no shell's, such as a drawing with a quote in it."""
+    try:
+        return parts(line)
+    except ValueError:
+        assert "vkprefill" not in line, line
+        return []
 
 
 @pytest.mark.parametrize("document", [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))], ids=named)
 def test_commands(document, capsys):
     """Options as in the text; [what is optional] is taken, DOTS for more are left out."""
     for command in commands(document.read_text()):
-        argv = [word.strip("[]") for word in shlex.split(command) if word not in (DOTS, "...]")]
-        argv = argv[: argv.index(">")] if ">" in argv else argv
+        argv = [word.strip("[]") for word in command if word not in (DOTS, "...]")]
         try:
             build_parser(argv).parse_args(argv, type("Given", (), {"command": None})())
         except SystemExit as stopped:
             assert stopped.code == 0, (command, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_flags_in_sentences(document):
+    """Of what is called in a line of text, which may leave out what is needed: the flags there are."""
+    for command in re.findall(r"`vkprefill ([^`]+)`", FENCE.sub("", document.read_text())):
+        name, *words = command.split()
+        known = build_parser([]).subcommands()
+        flags = [word for word in words if re.match(r"--?[a-z]", word)]
+        assert name in known or name.startswith("-"), command
+        assert name.startswith("-") or {flag.partition("=")[0] for flag in flags} <= {*known[name].flags()}, command
+
+
 def test_commands_are_found():
-    text = "```\n. x | X=1 .venv/bin/vkprefill generate -p 'a b'  # so\nls\n```\n\n    vkprefill models > x\n"
-    assert commands(text) == ["generate -p 'a b'", "models '>' x"]
-    assert len(commands((ROOT / "README.md").read_text())) > 8
+    text = "```\n. x | X=1 .venv/bin/vkprefill generate -p 'a|b'  # it's so\nls\n```\n\n    vkprefill models > x\n"
+    assert commands(text) == [["generate", "-p", "a|b"], ["models"]]
+    assert len(commands((ROOT / "README.md").read_text())) >= 5
 
 
 def texts_in_code() -> str:
@@ -107,8 +142,17 @@ def test_the_site_has_all_pages(tmp_path):
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     assert {*listed} <= pages and "docs/settings.md" in listed
     settings = (tmp_path / "source" / "docs" / "settings.md").read_text()
-    for wanted in ("| `keep_ratio` | ", "`SP_", "## vkprefill serve", "`-hf USER/REPO[:QUANT]`", "| `HF_TOKEN, "):
+    for wanted in (
+        "| `keep_ratio` | `0.3` | a number from 0 to 1 ",
+        "| `SP_",
+        "## vkprefill serve",
+        "| `-hf USER/REPO[:QUANT]`",
+        "| `HF_TOKEN, ",
+        "| `--spec-draft-n-max N` | 3 | a whole number from 1 to 7 | ",
+        "| `logprobs` | completions | false | ",
+    ):
         assert wanted in settings
-    assert all(
-        line.replace("\\|", "").count(" | ") in (1, 3) for line in settings.splitlines() if line.startswith("| `")
-    )
+    cells = 0
+    for line in filter(lambda line: line.startswith("|"), settings.splitlines()):
+        cells = cells if line.startswith("| `") else line.count("|")  # of the header above
+        assert line.count("|") == cells, line

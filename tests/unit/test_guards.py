@@ -126,5 +126,5 @@ def test_break_even_refuses_speeds(name, speed):
 
 
 def test_the_documents_name_the_tool_words():
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert [word for word in TOOL_WORDS if f"`{word}`" not in readme] == []
+    page = (Path(__file__).parents[2] / "docs" / "specprefill.md").read_text()
+    assert [word for word in TOOL_WORDS if f"`{word}`" not in page] == []

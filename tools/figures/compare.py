@@ -60,11 +60,11 @@ def data(name: str) -> dict:
 
 
 def said(text: str, pattern: str, values: list[float]) -> Iterator[str]:
-    """README.md's numbers in a sentence, which may be rounded."""
+    """A document's numbers in a sentence, which may be rounded."""
     found = re.search(pattern.replace(" ", r"\s+"), text)
     if found is None:
-        yield f"README.md: does not say: {pattern}"
+        yield f"documents: none says: {pattern}"
         return
     for number, value in zip(found.groups(), values, strict=True):
         if not agrees(number, value, round_numbers=True):
-            yield f"README.md: {found.group()!r}: found {number}, the record has {value:.6g}"
+            yield f"documents: {found.group()!r}: found {number}, the record has {value:.6g}"

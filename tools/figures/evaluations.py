@@ -28,7 +28,7 @@ def evaluation_differences(table: Table) -> Iterator[str]:
 
 
 def answers_kept(row: Row) -> list[float]:
-    """README.md's summary of the first run of eval_builtin.json: right with 20 % kept."""
+    """docs/specprefill.md's summary of the first run of eval_builtin.json: right with 20 % kept."""
     right = {way: cell["right"] for way, cell in _cells("eval_builtin.json", 0, row[0], ("", "20 %")).items()}
     names = [("dense", ""), ("draft", ""), ("random", ""), ("ends", ""), ("dense-state", ""), ("draft", "window=512")]
     return [float(right[name]) for name in names]
