@@ -7,7 +7,8 @@ from tests.model.test_record import check, one  # noqa: F401 (a fixture)
 from tests.reference import points
 from tests.reference.fixtures import model_path
 from tests.reference.forward import ReferenceModel
-from vkprefill import Edit, RequestError
+from vkprefill import Edit, RequestError, SamplingConfig, Session
+from vkprefill.generation.options import AnswerOptions
 
 PROMPT, DECODED = 45, 2  # two chunks
 
@@ -233,6 +234,25 @@ def test_an_unedited_cache_never_sees_an_edit(one, prompt):  # noqa: F811
     assert np.array_equal(one.decode(4, alone), got)
     cache.close()
     alone.close()
+
+
+def test_a_prompt_cache_never_sees_an_edit(one, prompt):  # noqa: F811
+    """A conversation goes on from its own tokens; the same prompt was run with edits in between."""
+    greedy = AnswerOptions(2, SamplingConfig(temperature=0.0))
+
+    def answer(session, ids):
+        parts = list(session.stream_ids(ids, greedy))
+        return [part.token_id for part in parts], parts[-1].timings.cache_n
+
+    session, alone = Session(one), Session(one)
+    try:
+        answer(session, prompt[:30])
+        one.record(prompt[:35], "embed", steps="both", max_tokens=2, edits=[Edit("hook_embed", add=5.0)])
+        got, cached = answer(session, prompt[:35])
+        assert cached > 0 and got == answer(alone, prompt[:35])[0]
+    finally:
+        session.close()
+        alone.close()
 
 
 @pytest.mark.parametrize(

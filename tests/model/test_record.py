@@ -6,7 +6,7 @@ import pytest
 from tests.reference import points
 from tests.reference.fixtures import FIXTURES, INTERMEDIATE, LOGITS, SOFTMAX_ROWS, model_path, rms
 from tests.reference.forward import ReferenceModel
-from vkprefill import OutOfMemoryError, RequestError
+from vkprefill import Edit, OutOfMemoryError, RequestError
 from vkprefill.engine.microscope import record
 from vkprefill.engine.microscope.names import short_name
 
@@ -117,7 +117,9 @@ def test_without_a_watch_programs_are_what_they_were(one):
             return False
 
     forward, rows = one.runner.forward, one.runner.sizes.rows
+    own = [(p, p.labels, p.dispatches) for p in (one.runner.prefill_program, one.runner.decode_program)]
     one.record([1, 2, 3], list(one.points))
+    assert own == [(p, p.labels, p.dispatches) for p in (one.runner.prefill_program, one.runner.decode_program)]
     for plain, watched in (
         (forward.record_trunk("a", rows), forward.record_trunk("a", rows, watch=Nobody())),
         (forward.record_rows("a", 1), forward.record_rows("a", 1, watch=Nobody())),
@@ -214,6 +216,35 @@ def test_memory_is_refused_with_the_numbers(tiny, prompt, monkeypatch):
     with pytest.raises(OutOfMemoryError, match=message):
         tiny.record(prompt, "resid_post", tokens="all")
     assert tiny.device.allocated.total() == before
+
+
+@pytest.mark.parametrize("names", ["resid_post", ["pattern", "beta"], "hook_logits"])
+def test_the_bill_has_a_field_for_points(one, prompt, names, monkeypatch):
+    """What the device takes while the recording runs, edits too; linear in the tokens of a run that are recorded."""
+    most = []
+    run = record.Recorder.program
+
+    def program(*args, **options):
+        most.append(one.device.allocated["points"])
+        return run(*args, **options)
+
+    monkeypatch.setattr(record.Recorder, "program", program)
+    edits = [
+        Edit("hook_embed", add=1.0),
+        Edit(("mlp_out", 1), call=lambda rows, positions: None),
+        Edit(("ssm_state", 1), scale=0.5),
+        Edit(("mlp_out", 2), scale=1),
+    ]
+    options = {"tokens": "all", "steps": "both", "max_tokens": 1}
+    for length, some in ((9, []), (70, []), (70, edits)):
+        memory = one.record(prompt[:length], names, edits=some, **options).memory
+        assert set(most) == {memory.points} and memory.total == one.memory.total + memory.points
+        most.clear()
+    last, two, every = (
+        one.record(prompt[:32], "resid_post", tokens=t).memory.points for t in ("last", slice(0, 2), "all")
+    )
+    assert every - last == 31 * (two - last) == 31 * 4 * 4 * 256
+    assert one.memory.points == one.device.allocated["points"] == 0
 
 
 def test_forms_of_other_tools(tiny, prompt):

@@ -1,7 +1,10 @@
 """vkprefill record: shards that hold what Model.record gives, the same ones after a kill; refusals."""
 
 import json
+import signal
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -80,6 +83,37 @@ def test_a_recording_that_was_cut_off_goes_on(prompts, tmp_path, monkeypatch, ca
     assert main(["record", prompts, *ARGUMENTS, "-o", str(cut)]) == 0
     assert "of 6 prompts are there" in capsys.readouterr().err
     assert {n: b for n, b in files(cut).items() if not n.endswith(".tmp")} == files(whole)
+
+
+KILLED = """
+import os, signal, sys
+from vkprefill.cli import main, record
+from vkprefill.recording.shards import ShardWriter
+place = sys.argv.pop(1)
+replace = os.replace
+def dies(source, target):
+    if str(target).endswith(place) and (place.startswith("shard") or "shard-00001" in open(source).read()):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+os.replace = dies
+record.ShardWriter = lambda folder, facts, _: ShardWriter(folder, facts, 60_000)
+main.main(sys.argv[1:])
+"""
+
+
+def test_a_recording_that_was_killed_goes_on(prompts, tmp_path, monkeypatch):
+    """SIGKILL between a shard's bytes and its name, then between its name and the manifest's."""
+    monkeypatch.setattr("vkprefill.cli.record.ShardWriter", lambda f, facts, _: recording.ShardWriter(f, facts, 60_000))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main(["record", prompts, *ARGUMENTS, "-o", str(whole)]) == 0
+    command = ["record", prompts, *ARGUMENTS, "-o", str(cut)]
+    for place, shards in (("shard-00001.safetensors", 1), (MANIFEST, 2)):
+        killed = subprocess.run([sys.executable, "-c", KILLED, place, *command], stderr=subprocess.PIPE, text=True)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert len(list(cut.glob("shard-*"))) == shards
+        assert len(json.loads((cut / MANIFEST).read_text())["shards"]) == 1
+    assert main(command) == 0
+    assert files(cut) == files(whole)
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,16 @@ def test_a_steered_model_is_an_edited_one(load_model, prompt, vectors, file):
             logits = steered.decode(generated[-1], cache)
         cache.close()
         seen = steered.record(prompt[:40], "resid_post", steps="both", max_tokens=3)
+        bill = steered.memory
+        assert plain.device.allocated["points"] == bill.points > plain.memory.points == 0
+        assert seen.memory.points > bill.points and bill.total - bill.points == plain.memory.total
     assert generated == want.generated_ids == seen.generated_ids
     close = 1e-5 * np.abs(want.logits).max()  # -2 + 0.5 at once, or one after the other
     assert np.abs(logits - want.logits).max() <= close
     for name in want:
         assert np.abs(seen[name] - want[name]).max() <= 1e-5 * np.abs(want[name]).max()
     assert np.abs(plain.prefill(prompt[:40]) - want.logits).max() > 0.1
-    assert not plain.device.allocated["steering"], "given back"
+    assert not plain.device.allocated["points"], "given back"
 
 
 def test_files_and_layers_that_do_not_fit(load_model, tmp_path, file):

@@ -46,6 +46,15 @@ def test_refused_in_chat(name, value):
     assert refused.value.param == name
 
 
+@pytest.mark.parametrize("name", ["steer", "control_vectors"])
+def test_a_server_is_steered_by_its_own_files_only(name, tmp_path, monkeypatch):
+    """A request that names one is told so, and nothing is opened."""
+    monkeypatch.setattr("builtins.open", lambda *_, **__: pytest.fail("a file was opened"))
+    for value in (f"{tmp_path}/happy.gguf:1", [f"{tmp_path}/happy.gguf:1"]):
+        with pytest.raises(ApiError, match=f"^{name}: found .* not supported; a server is steered by the files of its"):
+            chat(**{name: value})
+
+
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_completions_refuse_the_same(name):
     with pytest.raises(ApiError, match=f"^{name}: found a list, which is not supported"):

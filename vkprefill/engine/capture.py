@@ -7,6 +7,7 @@ and decode.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,10 +34,18 @@ class RowTap:
 
     def __init__(self, runner: Runner, most: int, kind: str) -> None:
         self._runner, self.most = runner, most
-        device, heads = runner.device, runner.config.num_attention_heads
-        splits = max(1, device.profile.attention_splits)
+        device = runner.device
         self._chosen = device.buffer("chosen_queries", (most, 2), np.uint32, memory="host", kind=kind)
-        self._part = device.buffer("row_sums", (splits, most, heads, 2), kind=kind)
+        self._part = device.buffer("row_sums", self._part_shape(runner, most), kind=kind)
+
+    @staticmethod
+    def _part_shape(runner: Runner, most: int) -> tuple[int, ...]:
+        return max(1, runner.device.profile.attention_splits), most, runner.config.num_attention_heads, 2
+
+    @classmethod
+    def num_bytes(cls, runner: Runner, most: int) -> int:
+        """What one takes."""
+        return 4 * (2 * most + math.prod(cls._part_shape(runner, most)))
 
     def choose(self, tokens: Sequence[int], rows: Sequence[int], num_keys: int) -> None:
         """tokens[i] of the next run fills row rows[i] of the target with num_keys keys, those after the token zero."""

@@ -32,11 +32,13 @@ class MemoryBill:
     one that a failed prefill goes back to, the rows of decode that are not yet part of it.
 
     mtp: of the multi-token-prediction block, its weights, keys and values, and what its rows are worked out in.
-    exchange and staging are "host" memory, which the CPU sees too (tokens, page table, logits; the slice for uploads);
-    all else is the device's own. Not in the bill, and checked when it is asked for: a copy of the state (state_copy
-    bytes) for each snapshot, mark of a prompt cache and further cache in use; the rows of an attention capture, and
-    what it keeps of tokens for those of delta-net layers; the rows of a recording and of scoring a prompt; the rows
-    between the layers of a prompt that the model scores itself (row_store.store_bytes); the logits of all tokens
+    points: vectors that steer all of its runs; in the bill of a recording (ActivationCache.memory) the rows that it
+    reads, too, and those that its edits write.
+    exchange, staging and points are "host" memory, which the CPU sees too (tokens, page table, logits; the slice for
+    uploads); all else is the device's own. Not in the bill, and checked when it is asked for: a copy of the state
+    (state_copy bytes) for each snapshot, mark of a prompt cache and further cache in use; the rows of an attention
+    capture, and what it keeps of tokens for those of delta-net layers; the rows of scoring a prompt; the rows between
+    the layers of a prompt that the model scores itself (row_store.store_bytes); the logits of all tokens
     (Model.logits).
     """
 
@@ -48,6 +50,7 @@ class MemoryBill:
     mtp: int
     exchange: int
     staging: int
+    points: int = 0
 
     @property
     def on_device(self) -> int:
@@ -55,7 +58,7 @@ class MemoryBill:
 
     @property
     def on_host(self) -> int:
-        return self.exchange + self.staging
+        return self.exchange + self.staging + self.points
 
     @property
     def total(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
@@ -110,6 +111,7 @@ class Model:
             if vectors:
                 steering = Steering(self.device, vectors, self.runner.sizes.rows)
                 self.runner.companions["steering"] = self.runner.forward.always = steering
+                self.runner.memory = replace(self.runner.memory, points=steering.num_bytes)
             self.runner.record(report)
         except BaseException:
             self.close()

@@ -11,6 +11,8 @@ from typing import Protocol
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 
+KIND = "points"  # in the device's accounts: what reads and changes them
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vkprefill.engine.forward import EMBEDDED, NORMALIZED
+from vkprefill.engine.memory import MemoryBill
 from vkprefill.engine.microscope.names import KEYS, LOGITS, Name, Shapes, full_name, layer_of
 from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.vulkan.host_memory import free_ram_bytes
@@ -26,7 +27,7 @@ class ActivationCache(Mapping):
 
     tokens: int64 [T], which of the run's, counted from the prompt's beginning; positions: int64 [T], theirs; token_ids:
     int64 of the whole run, of which num_prompt are the prompt's and the others generated; logits: float32 [V] after
-    the last token that ran.
+    the last token that ran; memory: the model's bill with what this run took for its points.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class ActivationCache(Mapping):
         token_ids: np.ndarray,
         num_prompt: int,
         logits: np.ndarray,
+        memory: MemoryBill,
     ) -> None:
         self._known, self._head = known, head
         self.tokens, self.positions, self.token_ids = tokens, positions, token_ids
-        self.num_prompt, self.logits = num_prompt, logits
+        self.num_prompt, self.logits, self.memory = num_prompt, logits, memory
         states = [name for name in arrays if name.endswith("ssm_state") and len(tokens) == 1]
         self._arrays = arrays | {name: arrays[name][0] for name in states}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from vkprefill.checks import check_number
 from vkprefill.display import quoted
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.forward import NORMALIZED
+from vkprefill.engine.memory import MemoryBill
 from vkprefill.engine.microscope.activations import ActivationCache
 from vkprefill.engine.microscope.edits import STEPS, Edit, PlacedEdit, place
 from vkprefill.engine.microscope.head import Head
 from vkprefill.engine.microscope.names import KEYS, LOGITS, STATE, Name, expand, layer_of, local_name, point_shapes
 from vkprefill.engine.microscope.state_edits import StateEdits
-from vkprefill.engine.microscope.taps import BothTaps, EditTaps, RowTaps, staged_floats
+from vkprefill.engine.microscope.taps import BothTaps, EditTaps, RowTaps, edit_bytes, row_bytes
 from vkprefill.engine.progress import PrefillProgress
 from vkprefill.engine.runner import Runner
 from vkprefill.engine.token_input import checked_ids
@@ -111,10 +112,10 @@ class Recorder:
                 self._programs.clear()  # of another watch
             chosen = self.wish.of_prompt(len(ids))
             total = len(chosen) + self.wish.num_decoded
-            self._check_memory(len(ids), chosen, total, placed)
+            memory = self._checked_memory(len(ids), chosen, total, placed)
             cache = run.new_cache()
             try:
-                return _Run(self, cache, placed, chosen).run(ids, positions, progress)
+                return _Run(self, cache, placed, chosen, memory).run(ids, positions, progress)
             finally:
                 cache.close()
                 if placed:
@@ -128,23 +129,30 @@ class Recorder:
             self._rows = None
 
     def _most(self, chosen: np.ndarray) -> int:
-        return max(1, min(len(chosen), self._runner.sizes.prefill_chunk))
+        return max(1, self.longest_run(len(chosen)))
 
-    def _check_memory(self, num_tokens: int, chosen: np.ndarray, total: int, placed: list[PlacedEdit]) -> None:
-        """OutOfMemoryError, with the numbers, where the rows that are asked for are more than there is room for."""
-        keys, most = num_tokens + self.wish.max_tokens, self._most(chosen)
-        staging = sum(staged_floats(shape, most, keys) for shape in self._staged.values()) * 4
-        staging += sum(edit.values.nbytes or 4 * math.prod(edit.shape) * num_tokens for edit in placed)
+    def longest_run(self, num_tokens: int) -> int:
+        """Tokens of the longest run of so many."""
+        return min(num_tokens, self._runner.sizes.prefill_chunk)
+
+    def _checked_memory(self, num_tokens: int, chosen: np.ndarray, total: int, placed: list[PlacedEdit]) -> MemoryBill:
+        """The bill of a run. OutOfMemoryError, with the numbers, where the rows that are asked for are more than there
+        is room for.
+        """
+        run, keys = self._runner, num_tokens + self.wish.max_tokens
+        staging = row_bytes(run, self._staged, self._most(chosen), keys)
+        staging += edit_bytes(run, of_rows(placed), self.longest_run(num_tokens))
         shapes = {**self._staged, **self._shapes}.values()
         results = 4 * sum(total * math.prod(keys if n == KEYS else n for n in shape) for shape in shapes)
         what = f"recording {len(self.wish.names)} points of {total} tokens"
-        self._runner.device.require(0, f"{what}: rows of a step", host_bytes=staging)
+        run.device.require(0, f"{what}: rows of a step", host_bytes=staging)
         free = free_ram_bytes() - HOST_RESERVE_BYTES
         if results + staging > free:
             raise OutOfMemoryError(
                 f"{what}: needs {(results + staging) / 2**20:,.0f} MiB of the machine's memory, "
                 f"{max(0, free) / 2**20:,.0f} MiB are free; take fewer points or tokens"
             )
+        return replace(run.memory, points=run.memory.points + staging)
 
     def rows(self, most: int, num_keys: int) -> RowTaps:
         """Buffers for so many tokens of a run: those of the prompt before, where they suffice."""
@@ -170,11 +178,13 @@ class Recorder:
 class _Run:
     """One prompt of a recorder."""
 
-    def __init__(self, recorder: Recorder, cache: Cache, placed: list[PlacedEdit], chosen: np.ndarray) -> None:
+    def __init__(
+        self, recorder: Recorder, cache: Cache, placed: list[PlacedEdit], chosen: np.ndarray, memory: MemoryBill
+    ) -> None:
         self.recorder, self.cache, self.chosen = recorder, cache, chosen
         self.runner, self.wish = recorder._runner, recorder.wish
         self.states = StateEdits(self.runner, [edit for edit in placed if local_name(edit.name) == STATE])
-        self.placed = [edit for edit in placed if local_name(edit.name) != STATE]
+        self.placed, self.memory = of_rows(placed), memory
         self.num_recorded = 0
         self.pending: np.ndarray | None = None  # tokens of the run before whose rows are still on the device
 
@@ -186,7 +196,7 @@ class _Run:
         total = len(self.chosen) + wish.num_decoded
         with run.device.freed_on_error():
             rows = recorder.rows(recorder._most(self.chosen), self.num_keys)
-            edits = EditTaps(run, self.placed, min(len(ids), run.sizes.prefill_chunk))
+            edits = EditTaps(run, self.placed, recorder.longest_run(len(ids)))
             self.taps = BothTaps(edits, rows, recorder._factors)
             head = run.forward.record_head(edits) if edits.wants(NORMALIZED) else run.head_program
         shapes = {**recorder._staged, **recorder._shapes}
@@ -302,4 +312,10 @@ class _Run:
             token_ids=every,
             num_prompt=len(ids),
             logits=row,
+            memory=self.memory,
         )
+
+
+def of_rows(placed: list[PlacedEdit]) -> list[PlacedEdit]:
+    """Those that are dispatches, as states are changed between runs."""
+    return [edit for edit in placed if local_name(edit.name) != STATE]

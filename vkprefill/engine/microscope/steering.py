@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType
 from vkprefill.display import printable, quoted
 from vkprefill.engine import kernels
 from vkprefill.engine.kernels.points import ADD
-from vkprefill.engine.points import Rows
+from vkprefill.engine.points import KIND, Rows
 from vkprefill.errors import GGUFError, RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import open_gguf
@@ -102,11 +102,15 @@ class Steering:
     def __init__(self, device: Device, vectors: dict[int, np.ndarray], num_rows: int) -> None:
         """num_rows: of the largest program."""
         with device.freed_on_error():
-            self._every = device.host_array("steered tokens", np.zeros(num_rows, np.uint32), kind="steering")
+            self._every = device.host_array("steered tokens", np.zeros(num_rows, np.uint32), kind=KIND)
             self._vectors: dict[str, Buffer] = {
-                f"blocks.{layer}.hook_resid_post": device.host_array("steer", vector[None], kind="steering")
+                f"blocks.{layer}.hook_resid_post": device.host_array("steer", vector[None], kind=KIND)
                 for layer, vector in vectors.items()
             }
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(buffer.num_bytes for buffer in (self._every, *self._vectors.values()))
 
     def wants(self, name: str) -> bool:
         return name in self._vectors

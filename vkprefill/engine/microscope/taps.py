@@ -14,7 +14,7 @@ from vkprefill.engine.kernels.points import ADD, SET
 from vkprefill.engine.kernels.rows import NO_ROW
 from vkprefill.engine.microscope.edits import KEPT_BITS, PlacedEdit
 from vkprefill.engine.microscope.names import KEYS, PATTERN, SCORES, Shapes, layer_of, local_name
-from vkprefill.engine.points import Rows
+from vkprefill.engine.points import KIND, Rows
 from vkprefill.engine.runner import Runner
 from vkprefill.engine.sizes import PAGE
 from vkprefill.errors import RequestError
@@ -22,12 +22,23 @@ from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
 
-KIND = "recording"  # in the device's accounts
+
+def row_bytes(runner: Runner, names: Shapes, most: int, num_keys: int) -> int:
+    """What a RowTaps takes."""
+    stride = round_up(num_keys, PAGE)
+    floats = sum(most * math.prod(stride if n == KEYS else n for n in shape) for shape in names.values())
+    with_keys = any(KEYS in shape for shape in names.values())
+    return 4 * (runner.sizes.rows + floats) + (RowTap.num_bytes(runner, most) if with_keys else 0)
 
 
-def staged_floats(shape: Sequence[int], rows: int, num_keys: int) -> int:
-    """Of a point's rows of a run, of so many tokens."""
-    return rows * math.prod(round_up(num_keys, PAGE) if n == KEYS else n for n in shape)
+def edit_bytes(runner: Runner, edits: Sequence[PlacedEdit], most: int) -> int:
+    """What an EditTaps takes."""
+    found = 0
+    for placed in edits:
+        if not placed.changes_nothing:
+            size = placed.values.size if placed.edit.call is None else most * math.prod(placed.shape)
+            found += 4 * (runner.sizes.rows + size)
+    return found
 
 
 class RowTaps:

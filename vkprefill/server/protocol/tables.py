@@ -78,6 +78,10 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "allowed_token_ids": NOTHING,
     "bad_words": ([],),
     "lora": ([],),
+    # what the model computes: never by a file that a request names
+    "steer": ("", []),
+    "control_vectors": ([],),
+    "edits": ([],),
     # where the answer ends
     "include_stop_str_in_output": OFF,
     "skip_special_tokens": ON,
@@ -108,7 +112,10 @@ NEUTRAL_IN_CHAT: dict[str, tuple[object, ...]] = {
     "think": NOTHING,
     "thinking": NOTHING,
 }
+STEERED = "; a server is steered by the files of its --steer"
 HINTS = {
+    "steer": STEERED,
+    "control_vectors": STEERED,
     "functions": "; use tools",
     "reasoning": "; use reasoning_effort",
     "think": "; use enable_thinking",
