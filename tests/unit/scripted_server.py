@@ -2,7 +2,7 @@
 answers."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import anyio
@@ -54,6 +54,23 @@ TIMINGS = {
 }
 
 
+class ScriptedRun:
+    """Stands in for Run: events that are there at once."""
+
+    def __init__(self, events: AsyncGenerator[object, None]) -> None:
+        self.waited_s = 0.25
+        self._events = events
+
+    def __aiter__(self) -> "ScriptedRun":
+        return self
+
+    async def __anext__(self) -> object:
+        return await anext(self._events)
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+
+
 class ScriptedEngine:
     """Stands in for EngineClient: answers each job with the same pieces, or refuses it, or fails."""
 
@@ -65,13 +82,13 @@ class ScriptedEngine:
         self.finish_reason = "stop"
         self.jobs: list[Job] = []
 
-    def run(self, job: Job) -> AsyncIterator[object]:
+    def run(self, job: Job) -> "ScriptedRun":
         self.jobs.append(job)
         if self.error is not None and self.error.status != 500:
             raise self.error
-        return self._events(job)
+        return ScriptedRun(self._events(job))
 
-    async def _events(self, job: Job) -> AsyncIterator[object]:
+    async def _events(self, job: Job) -> AsyncGenerator[object, None]:
         yield Progress(1, "score", 2, 6, 4, 0.5)
         for index, piece in enumerate(self.pieces):
             entry = {"id": index, "token": piece, "bytes": list(piece.encode()), "logprob": -0.5, "top_logprobs": []}

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.scripted_server import REPORT, TIMINGS
 from vkprefill.server.engine.jobs import Done, Piece
 from vkprefill.server.http.completions import _piece_chunks
-from vkprefill.server.http.metrics import Metrics
+from vkprefill.server.http.metrics import NOW, Metrics
 from vkprefill.server.protocol.answers import ChatAnswer, CompletionAnswer
 from vkprefill.specprefill.plan import check_report
 from vkprefill.text.answer_text import AnswerText
@@ -75,7 +75,7 @@ def test_counters():
     metrics = Metrics()
 
     def value(name: str) -> float:
-        lines = metrics.text(running=0, waiting=0).splitlines()
+        lines = metrics.text(dict.fromkeys(NOW, 0)).splitlines()
         return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"vkprefill:{name} "))
 
     assert value('specprefill_checks_total{status="revised"}') == 0

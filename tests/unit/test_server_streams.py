@@ -8,7 +8,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from tests.unit.scripted_server import HELLO, REPORT, TIMINGS, events
+from tests.unit.scripted_server import HELLO, REPORT, TIMINGS, ScriptedRun, events
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.jobs import Done, Piece, Progress, Queued
 from vkprefill.server.http.app import build_app
@@ -36,6 +36,7 @@ class Silent:
     """A job of which nothing comes until the test says so: an async iterator."""
 
     def __init__(self) -> None:
+        self.waited_s = None
         self.events: asyncio.Queue[object] = asyncio.Queue()
 
     def __aiter__(self) -> "Silent":
@@ -136,7 +137,7 @@ def test_what_is_refused_before_the_prompt_is_read_is_no_stream(send, engine, pa
         raise ApiError(400, "check: no room for a second cache")
         yield
 
-    engine.run = refused
+    engine.run = lambda job: ScriptedRun(refused(job))
     answer = send("POST", path, json={"messages": HELLO, "prompt": "Hi", "stream": True})
     assert answer.status_code == 400 and answer.headers["content-type"] == "application/json"
     assert answer.json()["error"]["message"] == "specprefill.check: no room for a second cache"

@@ -8,6 +8,7 @@ import os
 import sys
 from importlib import import_module
 
+from vkprefill import log_lines
 from vkprefill.cli.common import notice
 from vkprefill.cli.flag_names import named_as_asked
 from vkprefill.cli.interrupt import INTERRUPTED
@@ -60,9 +61,7 @@ def run(parser: Parser, argv: list[str]) -> int:
         for chosen in (parser.subcommands()[name] for name in argv[:1] if name in WITH_VARIABLES):
             variables = take_variables(chosen, os.environ)
         parser.parse_args(argv, args)
-        logging.basicConfig(
-            stream=sys.stderr, format="%(message)s", level=logging.INFO if args.verbose else logging.WARNING
-        )
+        log_lines.set_up(logging.INFO if args.verbose else logging.WARNING, getattr(args, "log_format", log_lines.TEXT))
         if sys.stdout is None:
             notice("Error: stdout: it is closed")
             return 1

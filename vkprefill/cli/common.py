@@ -30,6 +30,7 @@ from vkprefill.errors import RequestError
 from vkprefill.generation.generate import GenerationPart
 from vkprefill.generation.prompt import template_variables
 from vkprefill.hub.at_hand import DEMO_DRAFT, DEMO_TARGET, demo_path
+from vkprefill.log_lines import line_of
 from vkprefill.specprefill.calibration import SPEEDS
 from vkprefill.specprefill.pair import draft_room, prepare_pair, self_room
 from vkprefill.specprefill.settings import DRAFT, SELF, SpecPrefillConfig
@@ -43,7 +44,7 @@ def notice(text: str, end: str = "\n") -> None:
     """A line for the user, on stderr: stdout is the answer's."""
     if sys.stderr is not None:  # closed by the caller; print would take stdout
         with suppress(OSError):  # a full disk behind stderr must not cost the answer
-            print(text, end=end, file=sys.stderr, flush=True)
+            print(line_of(text), end=end, file=sys.stderr, flush=True)
 
 
 def terminal_text(text: str) -> str:

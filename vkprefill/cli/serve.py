@@ -6,6 +6,7 @@ import argparse
 import logging
 from importlib.util import find_spec
 
+from vkprefill import log_lines
 from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
@@ -111,6 +112,13 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         help="seconds without a sign of life after which the process that owns the GPU is started again; longer than "
         "any submission, kernel compilation included; 0: never (default: 600)",
     )
+    group.add_argument(
+        "--log-format",
+        choices=log_lines.FORMATS,
+        default=log_lines.TEXT,
+        help="of stderr: json is an object a line, one for each request too, without any text of it (default: text, "
+        "where -v has a line for each request)",
+    )
     group.add_argument("-a", "--alias", metavar="NAME", help="name of the model in answers (default: the file's)")
     parser.add_argument(
         "-n",
@@ -169,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
         steer=steers(args),
         decode=decode,
         log_level=logging.INFO if args.verbose else logging.WARNING,
+        log_format=args.log_format,
     )
     defaults = Defaults(
         sampling_config(args),

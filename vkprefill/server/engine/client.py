@@ -38,10 +38,14 @@ WATCH_PAUSE_S = 0.5  # between two looks at whether the engine hangs
 
 class Run:
     """A job's events as they come, up to Done: an async iterator. They wait here for their reader, so that the engine
-    never does. Raises ApiError when the job fails."""
+    never does. Raises ApiError when the job fails.
+
+    waited_s: how long it was in the queue; None while it is, and where it never left it.
+    """
 
     def __init__(self, client: EngineClient, job: Job) -> None:
         self.job = job
+        self.waited_s: float | None = None
         self._taken = monotonic()
         self._ahead = 0  # as the reader was told
         self._client = client
@@ -51,6 +55,10 @@ class Run:
 
     def put(self, event: JobEvent | ApiError) -> None:
         self._events.put_nowait(event)
+
+    def begin(self) -> None:
+        """The engine takes it in hand."""
+        self.waited_s = monotonic() - self._taken
 
     def tell_place(self, ahead: int) -> None:
         if self._ahead != ahead:
@@ -166,6 +174,7 @@ class EngineClient:
                 run.end()
                 continue
             self._in_hand = run
+            run.begin()
             self._begun = self._heard = monotonic()
             self._send(run.job)
         self._tell_places()

@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from vkprefill import log_lines
 from vkprefill.drafting.drafters import check_drafts
 from vkprefill.engine.model import Model, load
 from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError, VkPrefillError
@@ -66,7 +67,7 @@ def run_engine(options: EngineOptions, connection: Connection) -> None:
     """Load, then serve jobs until the pipe closes. The engine's process starts here."""
     for number in (signal.SIGINT, signal.SIGTERM):  # for the server, which closes the pipe when its answers are done
         signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=options.log_level)
+    log_lines.set_up(options.log_level, options.log_format)
     try:
         with ExitStack() as stack:
             try:

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vkprefill import log_lines
 from vkprefill.drafting.settings import SpecDecodeConfig
 from vkprefill.engine.microscope.steering import Steer
 from vkprefill.generation.options import AnswerOptions
@@ -16,7 +17,8 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 class EngineOptions:
     """What the engine loads. draft: None for no draft; spec: None for no speculative prefill by default; num_slots:
     conversations it remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them,
-    -1: no bound; mtp, mtp_window, steer: see engine.model.load; decode: drafts that the model must be able to make."""
+    -1: no bound; mtp, mtp_window, steer: see engine.model.load; decode: drafts that the model must be able to make;
+    log_level, log_format: as for log_lines.set_up."""
 
     model: Path
     draft: Path | None
@@ -33,6 +35,7 @@ class EngineOptions:
     steer: tuple[Steer, ...] = ()
     decode: SpecDecodeConfig = SpecDecodeConfig()
     log_level: int = logging.WARNING
+    log_format: str = log_lines.TEXT
 
 
 # -- to the engine -----------------------------------------------------------------------------------------------------

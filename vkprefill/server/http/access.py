@@ -94,7 +94,7 @@ def middleware(access: Access, public_paths: Collection[str]) -> list[Middleware
                 allow_origins=sorted(access.origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
-                expose_headers=["Retry-After"],
+                expose_headers=["Retry-After", "X-Request-Id"],
                 max_age=PREFLIGHT_S,
             )
         )

@@ -15,13 +15,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from vkprefill.errors import RequestError
 from vkprefill.server.api_error import ApiError, bad_request
+from vkprefill.server.engine.jobs import CANCELLED
 from vkprefill.server.engine.prompt_details import text_or_bytes
 from vkprefill.server.http.access import Access, middleware
 from vkprefill.server.http.completions import Completion, ForeignApi, Service
 from vkprefill.server.http.model_info import model_object, props, tokenizer_info
+from vkprefill.server.http.request_log import RequestLog
 from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response
 from vkprefill.server.protocol import anthropic, responses, responses_answer
 from vkprefill.server.protocol.fields import as_api_error, parse_json
@@ -42,7 +45,7 @@ PAGE_HEADERS = {
 NO_PAGE = b"vkprefill serves an OpenAI-compatible API at /v1; its description is at /openapi.json\n"
 
 
-def build_app(service: Service, *, access: Access | None = None) -> Starlette:
+def build_app(service: Service, *, access: Access | None = None) -> ASGIApp:
     """The application; its lifespan starts and stops the engine. access: None for anyone."""
     client = service.client
 
@@ -76,8 +79,13 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
         return JsonResponse(tokenizer_info(service))
 
     async def metrics(_: Request) -> Response:
-        text = service.metrics.text(running=client.running, waiting=client.waiting)
-        return Response(text, media_type="text/plain; version=0.0.4")
+        now = {
+            "requests_processing": client.running,
+            "requests_deferred": client.waiting,
+            "context_tokens": client.ready.max_context if client.ready else 0,
+            "ready": int(client.ready is not None),
+        }
+        return Response(service.metrics.text(now), media_type="text/plain; version=0.0.4")
 
     async def openapi(_: Request) -> Response:
         return JsonResponse(openapi_document(VERSION))
@@ -174,12 +182,13 @@ def build_app(service: Service, *, access: Access | None = None) -> Starlette:
     page = _page_routes()
     public = (*PUBLIC_PATHS, *(route.path for route in page))
     handlers = {ApiError: _api_error, HTTPException: _http_error, ClientLeft: _client_left, Exception: _internal_error}
-    return Starlette(
+    app = Starlette(
         routes=[*routes, *page],
         middleware=middleware(access or Access(), public),
         exception_handlers=handlers,
         lifespan=lifespan,
     )
+    return RequestLog(app)
 
 
 def _responses(service: Service) -> Callable[[Json], tuple[Json, Callable[[int], responses_answer.ResponsesAnswer]]]:
@@ -235,7 +244,7 @@ def _http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _client_left(_: Request, __: ClientLeft) -> Response:
-    return Response(status_code=400)  # to nobody
+    return Response(status_code=CANCELLED)  # to nobody
 
 
 def _internal_error(_: Request, __: Exception) -> Response:

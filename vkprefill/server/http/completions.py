@@ -18,6 +18,7 @@ from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.client import EngineClient
 from vkprefill.server.engine.jobs import CANCELLED, TOO_LONG, Done, Job, JobEvent, Piece, Progress, Queued
 from vkprefill.server.http.metrics import Metrics
+from vkprefill.server.http.request_log import KEY, RequestRecord
 from vkprefill.server.http.text_work import TextWork
 from vkprefill.server.http.wire import (
     ClientLeft,
@@ -94,6 +95,7 @@ class Completion:
         self._api = api
         self._new_foreign: Callable[[int], Foreign] | None = None
         self._foreign: Foreign | None = None
+        self._record: RequestRecord = request.scope[KEY]
         self._field = "messages" if chat else "prompt"  # of the body, that holds the prompt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,7 +120,8 @@ class Completion:
             status = 500
             raise
         finally:
-            service.metrics.responded(status)
+            self._record.status = status
+            service.metrics.responded(self._record)
 
     async def _answer(self, receive: Receive, stream: EventStream) -> Json | None:
         """The whole answer, or None after it was streamed."""
@@ -152,19 +155,32 @@ class Completion:
     ) -> Json | None:
         if self._new_foreign is not None:
             self._foreign = self._new_foreign(len(prompt.token_ids))
-        async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as events:
-            if not request.stream:
-                return await self._whole(events, answer)
-            await self._stream(events, request, answer, stream)
-            return None
+        async with contextlib.aclosing(self._service.client.run(_job(request, prompt))) as run:
+            try:
+                if not request.stream:
+                    return await self._whole(run, answer)
+                await self._stream(run, request, answer, stream)
+                return None
+            finally:
+                if run.waited_s is not None:
+                    self._record.waited(run.waited_s)
+                    self._service.metrics.waited(run.waited_s)
+
+    def _note(self, event: JobEvent) -> None:
+        """What an event says of the request, for those who run the server."""
+        if isinstance(event, Piece) and event.text:
+            self._record.first_token()
+        elif isinstance(event, Done):
+            self._record.answered(event)
+            self._service.metrics.answered(event)
 
     async def _whole(self, events: AsyncIterator[JobEvent], answer: ChatAnswer | CompletionAnswer) -> Json:
         async for event in events:
+            self._note(event)
             if isinstance(event, Piece):
                 for _ in _piece_chunks(event, answer):
                     pass
             elif isinstance(event, Done):
-                self._service.metrics.answered(event)
                 whole = answer.whole(event)
                 return whole if self._foreign is None else self._foreign.whole(whole, event)
         raise AssertionError("a job's events end with Done")
@@ -194,9 +210,8 @@ class Completion:
             if event is None:
                 with anyio.CancelScope(deadline=due):
                     event = await anext(events)
-            if isinstance(event, Done):
-                self._service.metrics.answered(event)
             if event is not None:
+                self._note(event)
                 chunks = list(self._translated(_chunks(event, request, answer), event))
             for chunk in chunks:
                 await self._emit(stream, chunk)

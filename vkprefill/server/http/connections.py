@@ -54,6 +54,7 @@ def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
         http=partial(Connection, limits),
         ws="none",
         lifespan="on",
+        log_config=None,  # its lines go where ours do
         log_level="warning",
         access_log=False,
         server_header=False,

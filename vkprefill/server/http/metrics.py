@@ -1,10 +1,13 @@
-"""Counters of the server in Prometheus' text format, under llama-server's names where it has them."""
+"""Figures of the server in Prometheus' text format, under llama-server's names where it has them."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from vkprefill.server.engine.jobs import Done
+from vkprefill.server.http.histograms import SECONDS, TOKENS_PER_SECOND, Histogram
+from vkprefill.server.http.request_log import RequestRecord
 from vkprefill.specprefill.guards import STATUSES
 from vkprefill.specprefill.plan import CHECK_DIFFERS, CHECK_EQUAL, CHECK_STATUSES
 
@@ -23,6 +26,7 @@ class Metrics:
         self._memory: dict[str, int] = {}
         self._cache: dict[str, int] = {}  # after the last answer
         self._decoded = 0  # predicted tokens after the first of each answer: those that the decode time is of
+        self._histograms = {name: Histogram(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
 
     def answered(self, done: Done) -> None:
         timings, report = done.timings, done.specprefill
@@ -45,12 +49,23 @@ class Metrics:
         self._late_checks.update(Counter(done.late_checks) - self._late_checks)
         self._memory, self._cache = done.memory, done.cache
         self._decoded += max(0, timings["predicted_n"] - 1)
+        for part in ("prompt", "predicted"):
+            if timings[f"{part}_per_second"]:
+                self._histograms[f"{part}_tokens_per_second"].observe(timings[f"{part}_per_second"])
 
-    def responded(self, status: int) -> None:
-        """A completion request ended with this HTTP status; 499: the client left."""
-        self._requests[status] += 1
+    def waited(self, seconds: float) -> None:
+        """A prompt was in the queue for so long."""
+        self._histograms["queue_seconds"].observe(seconds)
 
-    def text(self, *, running: int, waiting: int) -> str:
+    def responded(self, record: RequestRecord) -> None:
+        """A completion request ended."""
+        self._requests[record.status] += 1
+        self._histograms["request_duration_seconds"].observe(record.duration_s)
+        if record.first_token_s is not None:
+            self._histograms["time_to_first_token_seconds"].observe(record.first_token_s)
+
+    def text(self, now: Mapping[str, float]) -> str:
+        """now: what is so at this moment, by the names of NOW."""
         lines: list[str] = []
         totals = self._totals
         speeds = {
@@ -86,8 +101,10 @@ class Metrics:
         add("requests_total", "counter", "Completion requests by HTTP status.", _labelled("code", self._requests))
         for name, help in SPEEDS.items():
             add(name, "gauge", help, {"": speeds[name]})
-        add("requests_processing", "gauge", "Requests in work.", {"": running})
-        add("requests_deferred", "gauge", "Requests in the queue.", {"": waiting})
+        for name, help in NOW.items():
+            add(name, "gauge", help, {"": now[name]})
+        for name, (help, _) in HISTOGRAMS.items():
+            add(name, "histogram", help, dict(self._histograms[name].samples()))
         add(
             "device_memory_bytes",
             "gauge",
@@ -110,6 +127,19 @@ TOTALS = {
     "specprefill_score_seconds_total": "Time the draft took to score prompts and to choose.",
     "specprefill_check_seconds_total": "Time that checks took before their answers ended.",
     "specprefill_skipped_tokens_total": "Prompt tokens that sparse prefills left out.",
+}
+NOW = {
+    "requests_processing": "Requests in work.",
+    "requests_deferred": "Requests in the queue.",
+    "context_tokens": "Tokens of the context, which the conversations share; 0 while there is no engine.",
+    "ready": "1 where requests are taken, 0 while the model is loaded and after the device was lost.",
+}
+HISTOGRAMS = {
+    "time_to_first_token_seconds": ("From a request's headers to the first text of its answer.", SECONDS),
+    "queue_seconds": ("That prompts were in the queue.", SECONDS),
+    "request_duration_seconds": ("From a completion request's headers to the end of its answer.", SECONDS),
+    "prompt_tokens_per_second": ("Prefill speed of each answer.", TOKENS_PER_SECOND),
+    "predicted_tokens_per_second": ("Decode speed of each answer.", TOKENS_PER_SECOND),
 }
 CACHE = {  # figures of the prompt cache
     "conversations": ("gauge", "Conversations that are remembered."),
