@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up .venv first; a set-up that is current takes a second or two.
-.PHONY: setup demo smoke test test-all lint docs shaders clean
+.PHONY: setup demo smoke test test-all lint docs wheel release shaders clean
 
 setup:
 	@tools/setup.sh
@@ -39,6 +39,14 @@ lint: setup
 docs: setup
 	@.venv/bin/python -c 'import material' 2>/dev/null || .venv/bin/python -m pip install -q 'mkdocs-material>=9.6,<10'
 	@.venv/bin/python -m tools.make_docs
+
+# A self-contained wheel, and the sdist that it is made from, in dist/.
+wheel: setup
+	@tools/build_wheel.sh .venv/bin/python
+
+# The same for every Python found, each wheel tried in a bare root (as root); nothing is published.
+release: setup
+	@tools/release.sh
 
 shaders: setup
 	@.venv/bin/python tools/compile_shaders.py

@@ -5,6 +5,8 @@ A name is imported when it is first asked for: the command line answers Ctrl-C f
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -59,6 +61,10 @@ __all__ = [
     "load",
     "stream_generate",
 ]
+
+_BUNDLED = os.path.join(os.path.dirname(__file__), "_bundled")  # kp, in wheels that bring it along
+if os.path.isdir(_BUNDLED) and _BUNDLED not in sys.path:
+    sys.path.insert(0, _BUNDLED)  # before one that somebody built otherwise: the native modules fit this one
 
 _PLACES = {
     "drafting.settings": ("SpecDecodeConfig",),
