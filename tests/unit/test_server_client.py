@@ -319,3 +319,30 @@ def test_no_limit_for_the_engine(processes, clock):
         await client.stop()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_stop(processes, ready):
+    """Jobs end at once, whatever the engine does; one that loads is not waited for, as it looks at nothing."""
+
+    async def scenario() -> None:
+        options = EngineOptions(Path("x.gguf"), None, None)
+        client = EngineClient(options, max_waiting=2, on_ready=lambda _: None, on_failure=lambda: None)
+        client.start()
+        await until(lambda: len(processes) == 1)
+        runs = []
+        if ready:
+            processes[0].take(Ready("a device", 512, 64, "full"))
+            runs = [client.run(JOB), client.run(JOB)]
+            assert runs[0].waited_s is not None and runs[1].waited_s is None
+        await client.stop()
+        await client.stop()  # as the lifespan does after a cut
+        assert processes[0].killed != ready and processes[0].sent[-1] == Stop()
+        for run in runs:
+            with pytest.raises(ApiError, match="the server is stopping") as failed:
+                await collect_run(run)
+            assert failed.value.status == 503
+        with pytest.raises(ApiError, match="the server is stopping"):
+            client.run(JOB)
+
+    asyncio.run(scenario())

@@ -105,6 +105,13 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         help="seconds the body of a request may take (default: 30)",
     )
     group.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=30,
+        metavar="S",
+        help="seconds that answers in work may take after SIGTERM; then they end with an error (default: 30)",
+    )
+    group.add_argument(
         "--engine-timeout",
         type=float,
         default=600,
@@ -143,7 +150,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     leasts = {"port": 0, "parallel": 1, "cache_ram": -1, "max_queue": 1}
-    leasts |= {"timeout": 0, "body_timeout": 0.1, "engine_timeout": 0}
+    leasts |= {"timeout": 0, "body_timeout": 0.1, "engine_timeout": 0, "drain_timeout": 0}
     for name, least in leasts.items():
         if getattr(args, name) is not None and not getattr(args, name) >= least:
             raise RequestError(f"--{name.replace('_', '-')}: found {getattr(args, name)}, wanted at least {least}")
@@ -202,5 +209,6 @@ def run(args: argparse.Namespace) -> int:
         timeout_s=args.timeout,
         engine_timeout_s=args.engine_timeout,
         body_timeout_s=args.body_timeout,
+        drain_timeout_s=args.drain_timeout,
     )
     return serve(options, notice)

@@ -253,6 +253,8 @@ class EngineClient:
                         f"the engine gave no sign of life for {self._hung_after_s:g} s and was ended", lost=True
                     )
         finally:
+            if self.ready is None:  # while it loads it does not look into the pipe
+                process.kill()
             await process.stop()
 
     def _hangs(self) -> bool:
@@ -272,10 +274,10 @@ class EngineClient:
             self._job_event(message)
 
     async def stop(self) -> None:
-        """End the engine."""
+        """Fail the jobs that there are, and end the engine."""
         self._closing = True
+        self._fail_in_hand(503, "the server is stopping")
         if self._supervisor is not None:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
-        self._fail_in_hand(503, "the server is stopping")

@@ -25,7 +25,6 @@ MAX_CONNECTIONS = 1000
 BACKLOG = 64  # connections that the kernel keeps until they are taken; all at once, before they are counted
 OWN_FILES = 64  # of this process: its libraries, pipes, the models' files when the engine starts again
 REPEAT_S = 60.0  # the log tells the same thing once in this time
-DRAIN_S = 30  # for answers in work after SIGTERM; what takes longer is cut off
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,6 @@ def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
         server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=limits.idle_s,
-        timeout_graceful_shutdown=DRAIN_S,
     )
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).addFilter(NoRepeats())

@@ -8,8 +8,6 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import uvicorn
-
 from vkprefill.errors import RequestError
 from vkprefill.server.engine.client import EngineClient
 from vkprefill.server.engine.jobs import EngineOptions, Ready
@@ -17,6 +15,7 @@ from vkprefill.server.http.access import access_for, is_loopback
 from vkprefill.server.http.app import build_app
 from vkprefill.server.http.completions import Service
 from vkprefill.server.http.connections import BACKLOG, Limits, most_connections, server_config
+from vkprefill.server.http.draining import DrainingServer
 from vkprefill.server.http.metrics import Metrics
 from vkprefill.server.http.text_work import TextWork
 from vkprefill.server.protocol.prompts import PromptBuilder
@@ -27,7 +26,7 @@ from vkprefill.server.protocol.requests import Defaults
 class ServerOptions:
     """api_key, api_key_file, allowed_hosts, cors_origins: as in access_for; max_waiting: requests in the queue;
     timeout_s: of a request, 0 for none; body_timeout_s: of its body; engine_timeout_s: without a sign of life of the
-    engine, 0 for no limit; alias: the model's name."""
+    engine, 0 for no limit; drain_timeout_s: for answers in work when it stops; alias: the model's name."""
 
     engine: EngineOptions
     defaults: Defaults = field(default_factory=Defaults)
@@ -42,6 +41,7 @@ class ServerOptions:
     timeout_s: float = 600.0
     engine_timeout_s: float = 600.0
     body_timeout_s: float = 30.0
+    drain_timeout_s: float = 30.0
 
 
 def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
@@ -87,7 +87,7 @@ def serve(options: ServerOptions, notice: Callable[[str], None]) -> int:
         options.timeout_s,
     )
     app = build_app(service, access=access)
-    server = uvicorn.Server(server_config(app, Limits(most_connections())))
+    server = DrainingServer(server_config(app, Limits(most_connections())), options.drain_timeout_s, client.stop)
     if access.keys is None and not is_loopback(host):
         notice("warning: no --api-key or --api-key-file: whoever reaches this machine may use the server")
     notice(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
