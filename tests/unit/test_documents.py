@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
-from pathlib import Path
 
 import pytest
 
-from tools.make_docs import SOURCES, gather
+from tests.documents import DOCUMENTS, DOTS, FENCE, ROOT, USED, arguments, commands, named, scripts
+from tools.make_docs import gather
 from vkprefill.cli.commands import build_parser
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
-FENCE = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-ASSIGNED = re.compile(r"^\w+=\S+$")
-DOTS = "..."
-
-
-def named(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 def anchors(text: str) -> set[str]:
@@ -42,51 +32,11 @@ def test_links(document):
         assert not anchor or anchor in anchors(target.read_text()), link
 
 
-def lines(text: str) -> list[str]:
-    """Of blocks of code, but for Python's; continued lines are one."""
-    blocks = [re.sub(r"^ *```.*$", "", block, flags=re.M) for block in FENCE.findall(text) if "```python" not in block]
-    blocks += re.findall(r"(?:^(?: {4}.*)\n)+", FENCE.sub("", text), re.M)
-    return "\n".join(blocks).replace("\\\n", " ").splitlines()
-
-
-def parts(line: str) -> list[list[str]]:
-    """The words of each command of a line, as a shell has them: pipes and lists cut, comments and redirections gone."""
-    words = shlex.shlex(line, posix=True, punctuation_chars="();<>|&")
-    words.whitespace_split, words.commenters = True, "#"
-    found: list[list[str]] = [[]]
-    for word in words:
-        if not word.strip("();<>|&"):
-            found.append([word] if word in (">", "<") else [])
-        else:
-            found[-1].append(word)
-    return [part for part in found if part and part[0] not in (">", "<")]
-
-
-def commands(text: str) -> list[list[str]]:
-    """The arguments of what calls vkprefill in blocks of code."""
-    found = []
-    for words in (part for line in lines(text) for part in _readable(line)):
-        while words and ASSIGNED.match(words[0]):
-            words.pop(0)
-        if words and words[0].rpartition("/")[2] == "vkprefill":
-            found.append(words[1:])
-    return found
-
-
-def _readable(line: str) -> list[list[str]]:
-    """None of a line that is no shell's, such as a drawing with a quote in it."""
-    try:
-        return parts(line)
-    except ValueError:
-        assert "vkprefill" not in line, line
-        return []
-
-
-@pytest.mark.parametrize("document", [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))], ids=named)
+@pytest.mark.parametrize("document", USED, ids=named)
 def test_commands(document, capsys):
     """Options as in the text; [what is optional] is taken, DOTS for more are left out."""
     for command in commands(document.read_text()):
-        argv = [word.strip("[]") for word in command if word not in (DOTS, "...]")]
+        argv = arguments(command)
         try:
             build_parser(argv).parse_args(argv, type("Given", (), {"command": None})())
         except SystemExit as stopped:
@@ -108,6 +58,21 @@ def test_commands_are_found():
     text = "```\n. x | X=1 .venv/bin/vkprefill generate -p 'a|b'  # it's so\nls\n```\n\n    vkprefill models > x\n"
     assert commands(text) == [["generate", "-p", "a|b"], ["models"]]
     assert len(commands((ROOT / "README.md").read_text())) >= 5
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_scripts(document):
+    """Targets of make, modules, files and extras that a document names are there."""
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.M)
+    for kind, name in scripts(document.read_text()):
+        there = {
+            "make": name in targets,
+            "python": any((ROOT / f"{name.replace('.', '/')}{end}").is_file() for end in (".py", "/__main__.py")),
+            "file": (ROOT / name).is_file(),
+            "extra": name in extras,
+        }
+        assert there[kind], (kind, name)
 
 
 def texts_in_code() -> str:
