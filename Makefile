@@ -29,6 +29,12 @@ test-clients: setup
 test-research: setup
 	@tools/test_research.sh
 
+# The reverse proxy of deploy/ before two servers, with TLS. Fetches Debian's nginx where there is none.
+.PHONY: test-proxy
+test-proxy: setup
+	@tools/get_nginx.sh
+	@PATH=$(CURDIR)/build/nginx/usr/sbin:$$PATH .venv/bin/python -m pytest tests/e2e/test_reverse_proxy.py
+
 lint: setup
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .

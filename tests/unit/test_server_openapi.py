@@ -38,7 +38,7 @@ def test_every_route_is_described(service):
     """But the page's, and paths that are others without /v1."""
     from vkprefill.server.http.app import _page_routes, build_app
 
-    routes = {route.path.replace("{name:path}", "{name}") for route in build_app(service).routes}
+    routes = {route.path.replace("{name:path}", "{name}") for route in build_app(service).app.routes}
     described = set(openapi_document("1")["paths"])
     assert described <= routes
     page = {route.path for route in _page_routes()}

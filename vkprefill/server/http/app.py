@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from vkprefill.errors import RequestError
 from vkprefill.server.api_error import ApiError, bad_request
@@ -45,7 +44,7 @@ PAGE_HEADERS = {
 NO_PAGE = b"vkprefill serves an OpenAI-compatible API at /v1; its description is at /openapi.json\n"
 
 
-def build_app(service: Service, *, access: Access | None = None) -> ASGIApp:
+def build_app(service: Service, *, access: Access | None = None) -> RequestLog:
     """The application; its lifespan starts and stops the engine. access: None for anyone."""
     client = service.client
 

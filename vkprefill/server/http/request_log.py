@@ -84,11 +84,11 @@ class RequestLog:
     """The outermost ASGI application: gives each request its record, and tells it."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         given = Headers(scope=scope).get(HEADER, "")
         request_id = given if GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
@@ -102,7 +102,7 @@ class RequestLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            await self.app(scope, receive, send_with_id)
         finally:
             if record.path not in PROBES or record.status not in (200, 503):
                 line = f"{record.method} {printable(record.path)}: {record.status} in {record.duration_s:.3f} s"

@@ -61,7 +61,7 @@ def openapi_document(version: str) -> Json:
             "/tokenizer_info": {
                 "get": _get("Special tokens and chat template", _object(eos_token={"type": ["string", "null"]}))
             },
-            "/metrics": {"get": _get("Counters for Prometheus", None)},
+            "/metrics": {"get": _get("Counters, gauges and histograms for Prometheus", None)},
             "/tokenize": {"post": _post("Text to token ids", TOKENIZE.schema(), _object(tokens={"type": "array"}))},
             "/detokenize": {
                 "post": _post("Token ids to text", DETOKENIZE.schema(), _object(content={"type": "string"}))
