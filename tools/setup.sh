@@ -151,6 +151,9 @@ fi
 if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
     say "optional: the tests of the web pages need a browser (apt-get install chromium chromium-driver); they are skipped without"
 fi
+if ! tools/get_axe.sh >/dev/null 2>&1; then
+    say "optional: axe-core could not be fetched; the test of who can use the pages is skipped without"
+fi
 for shell in bash zsh fish; do
     command -v $shell >/dev/null || say "optional: $shell is not installed; the tests of its completion are skipped without"
 done

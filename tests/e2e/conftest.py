@@ -67,3 +67,27 @@ def gpu():
         choose(None)
     except vkprefill.DeviceError as error:
         pytest.skip(f"no Vulkan device: {error}")
+
+
+@pytest.fixture(scope="session")
+def driver():
+    """A headless browser, one for all tests."""
+    from tests.e2e.page import browser
+
+    pytest.importorskip("selenium.webdriver")
+    if browser.CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    if browser.CHROMEDRIVER is None:
+        pytest.skip("chromedriver (package chromium-driver) is not installed")
+    with browser.started_browser() as started:
+        yield started
+
+
+@pytest.fixture
+def violations(driver):
+    """violations(): what axe finds on the page that is shown, its advice on good practice included."""
+    from tests.e2e.page import browser
+
+    if not browser.AXE.exists():
+        pytest.skip("axe-core is not fetched (make setup)")
+    return lambda: browser.violations(driver)

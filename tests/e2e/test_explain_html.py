@@ -162,3 +162,8 @@ def test_phone_width_needs_no_sideways_scrolling(folder, tmp_path):
     (folder / "keys.html").write_text(KEYS.replace('width="800"', 'width="390"'))
     dom = chromium(tmp_path, folder / "keys.html", "--dump-dom", "--virtual-time-budget=5000")
     assert json.loads(dom.split('<pre id="said">', 1)[1].split("</pre>", 1)[0].replace("&amp;", "&"))[-2] is True
+
+
+def test_axe_finds_nothing(folder, driver, violations):
+    driver.get((folder / "page.html").as_uri())
+    assert violations() == []

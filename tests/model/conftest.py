@@ -1,9 +1,7 @@
-"""Models that the tests of the whole engine share, each on a device of its own."""
+"""Models that the tests of the whole engine share: loaded once a session, each on a device of its own."""
 
 import functools
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +18,9 @@ from vkprefill.vulkan.probe import choose
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 
 
-@contextmanager
-def loader() -> Iterator[Callable[..., Model]]:
-    """load(name, **options of load): a fixture model or "built-in", the same one for the same arguments; closed at the
-    end.
-    """
+@pytest.fixture(scope="session")
+def load_model():
+    """load_model(name, **options of load): a fixture model or "built-in", the same one for the same arguments."""
     try:
         choose(None)
     except vkprefill.DeviceError as error:
@@ -44,23 +40,9 @@ def loader() -> Iterator[Callable[..., Model]]:
 
 
 @pytest.fixture(scope="session")
-def load_for_all() -> Iterator[Callable[..., Model]]:
-    """Of the few models that most files use."""
-    with loader() as load:
-        yield load
-
-
-@pytest.fixture(scope="module")
-def load_model() -> Iterator[Callable[..., Model]]:
-    """Of those that go when a file's tests are over: with all of a session's the process would hold gigabytes."""
-    with loader() as load:
-        yield load
-
-
-@pytest.fixture(scope="session")
-def tiny(load_for_all) -> Model:
+def tiny(load_model) -> Model:
     """Attention and delta net, several heads of each kind, float32 cache."""
-    model = load_for_all("tiny-c-q4km", kv_type="f32", max_context=1536)
+    model = load_model("tiny-c-q4km", kv_type="f32", max_context=1536)
     model.logits([1])  # takes memory of its own, once
     return model
 
@@ -80,8 +62,8 @@ def answers(tiny) -> Callable[[Sequence[int], str], list[int]]:
 
 
 @pytest.fixture(scope="session")
-def built_in(load_for_all) -> Model:
-    return load_for_all("built-in", max_context=4096)
+def built_in(load_model) -> Model:
+    return load_model("built-in", max_context=4096)
 
 
 @pytest.fixture
@@ -105,7 +87,6 @@ def tiny_draft(load_model):
 def pair(tiny, tiny_draft):
     """Random models; what it took is given back."""
     tiny_draft.logits([1])
-    gc.collect()  # what the tracebacks of earlier tests hold
     before = [(m.device.allocated.total(), len(m.runner.pool.free_pages)) for m in (tiny, tiny_draft)]
     made = SpecPrefill(tiny, tiny_draft, SPARSE)
     yield made

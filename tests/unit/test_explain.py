@@ -98,9 +98,9 @@ def test_the_chat_page_has_the_same_scale():
     """Its script has the numbers again; colours and levels are one file for both pages."""
     web = Path(vkprefill.__file__).parent / "web"
     style = (web / "heat.css").read_text()
-    for name, values in (("heat_map.js", HEAT_RANGE), ("layer_map.js", layer_map.HEAT_RANGE)):
+    assert f"\nexport const LEVELS = {HEAT_LEVELS};" in (web / "heat_scale.js").read_text()
+    for name, values in (("heat_scale.js", HEAT_RANGE), ("layer_map.js", layer_map.HEAT_RANGE)):
         script = (web / name).read_text()
-        assert re.search(r"^const LEVELS = (\d+);", script, re.M)[1] == str(HEAT_LEVELS)
         assert re.search(r"^const RANGE = (\d+);", script, re.M)[1] == str(values)
     levels = re.findall(r"^\.h(\d+) { --level: ([\d.]+); }", style, re.M)
     assert levels == [(str(level), f"{level / (HEAT_LEVELS - 1):.3f}") for level in range(HEAT_LEVELS)]

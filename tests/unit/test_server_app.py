@@ -302,7 +302,15 @@ def test_page(send, monkeypatch, tmp_path):
     (tmp_path / "web").mkdir()
     for name in ("index.html", "app.js", "style.css"):
         (tmp_path / "web" / name).write_text(name)
-    for path, kind in (("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")):
+    (tmp_path / "web" / "vendor").mkdir()
+    (tmp_path / "web" / "vendor" / "lib.js").write_text("lib")
+    kinds = {
+        "/": "text/html",
+        "/app.js": "text/javascript",
+        "/style.css": "text/css",
+        "/vendor/lib.js": "text/javascript",
+    }
+    for path, kind in kinds.items():
         response = send("GET", path)
         assert (
             response.headers["content-type"].startswith(kind)

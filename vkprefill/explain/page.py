@@ -206,7 +206,7 @@ def _chart(explanation: Explanation) -> str:
         f"{len(scores)} chunks, {sum(bool(kept[a:b].all()) for a, b in zip(bounds[:-1], bounds[1:], strict=True))} kept"
     )
     return f"""<figure>
-<svg class="chart" viewBox="0 0 {total} {STRIP_TOP + STRIP_HEIGHT}" preserveAspectRatio="none" role="img"
+<svg class="chart" viewBox="0 0 {total} {STRIP_TOP + STRIP_HEIGHT}" preserveAspectRatio="none" role="group"
 aria-label="{label}">
 {"".join(bars)}{strip}
 </svg>

@@ -7,10 +7,11 @@ export const apiKey = {
   set: (key) => (key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY)),
 };
 
+// status: of HTTP, 0 where there was no answer; code: OpenAI's; lost: the connection ended in the middle.
 export class ServerError extends Error {
-  constructor(message, status = 0) {
+  constructor(message, { status = 0, code = null, lost = false } = {}) {
     super(message);
-    this.status = status;
+    Object.assign(this, { status, code, lost });
   }
 }
 
@@ -24,24 +25,40 @@ async function request(path, options = {}) {
     return await fetch(path, { ...options, headers: { ...headers(), ...options.headers } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ServerError("The server cannot be reached.");
+    throw new ServerError("no answer");
   }
 }
 
 async function errorOf(response) {
-  let message = "";
+  let told = {};
   try {
-    message = (await response.json()).error.message;
+    told = (await response.json()).error ?? {};
   } catch {
     // not the server's own answer
   }
-  return new ServerError(message || `The server answered with status ${response.status}.`, response.status);
+  return new ServerError(told.message ?? "", { status: response.status, code: told.code });
 }
 
 export async function getJson(path) {
   const response = await request(path);
   if (!response.ok) throw await errorOf(response);
   return response.json();
+}
+
+export async function postJson(path, body, signal) {
+  const response = await post(path, body, signal);
+  return response.json();
+}
+
+async function post(path, body, signal) {
+  const response = await request(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  });
+  if (!response.ok) throw await errorOf(response);
+  return response;
 }
 
 // { ready, stage }: whether the model is loaded, and what the server is doing if not.
@@ -53,21 +70,18 @@ export async function health() {
 
 // The chunks of a streamed chat answer. Throws ServerError, also for an error in the middle; AbortError when stopped.
 export async function* streamChat(body, signal) {
-  const response = await request("/v1/chat/completions", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ ...body, stream: true }),
-    signal,
-  });
-  if (!response.ok) throw await errorOf(response);
+  const response = await post("/v1/chat/completions", { ...body, stream: true }, signal);
   for await (const data of eventData(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
-    if (chunk.error) throw new ServerError(chunk.error.message);
+    if (chunk.error) throw new ServerError(chunk.error.message, { status: statusOf(chunk.error), code: chunk.error.code });
     yield chunk;
   }
-  throw new ServerError("The connection ended before the answer was complete.");
+  throw new ServerError("the stream ended early", { lost: true });
 }
+
+// An error inside a stream has a type in place of a status.
+const statusOf = ({ type }) => ({ invalid_request_error: 400, unavailable_error: 503, timeout_error: 504 })[type] ?? 500;
 
 // The data of each server-sent event.
 async function* eventData(stream) {
@@ -88,7 +102,7 @@ async function* eventData(stream) {
     }
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ServerError("The connection to the server was lost.");
+    throw new ServerError("the connection broke", { lost: true });
   } finally {
     reader.cancel().catch(() => {});
   }

@@ -3,43 +3,46 @@
 import { count, duration, element, percent } from "./text.js";
 
 const WORDS = {
-  disabled: "dense, speculative prefill off",
-  skipped_tool_guard: "dense, the prompt defines tools",
-  skipped_min_tokens: "dense, few new tokens",
-  skipped_break_even: "dense, scoring would not pay",
-  kept_all: "dense, all kept",
-  active: "sparse prefill",
-  failed: "dense, scoring failed",
+  disabled: "read whole",
+  skipped_tool_guard: "read whole: it defines tools",
+  skipped_min_tokens: "read whole: it is short",
+  skipped_break_even: "read whole: leaving out would save no time",
+  kept_all: "read whole: all of it matters",
+  active: "only the important parts were read",
+  failed: "read whole: scoring failed",
 };
+const NEXT = "nothing more left out"; // where an earlier turn left out something, what is new may be read whole
 
-// Where the cached beginning is a pruned one, no answer is dense.
-const WORDS_OF_THE_REST = {
-  ...Object.fromEntries(Object.entries(WORDS).map(([name, words]) => [name, words.replace("dense", "nothing new dropped")])),
-  active: "sparse prefill",
-};
+const EARLIER = /; \d+ of the \d+ cached tokens were left out before$/; // of a reason: the page says it in its own words
 
 const CHECKS = {
-  equal: "checked: the dense answer",
-  revised: "checked and revised: the dense answer",
-  differs: "checked: the dense answer is another",
+  equal: "checked: the same as from the whole prompt",
+  revised: "checked and corrected: now the same as from the whole prompt",
+  differs: "checked: the whole prompt gives another answer",
   pending: "not yet checked",
 };
 
 const PARTS = [
   ["score", "scoring", "score_ms"],
-  ["lookahead", "look-ahead", "lookahead_ms"],
-  ["select", "selection", "select_ms"],
-  ["prefill", "prefill", "sparse_prefill_ms"],
+  ["lookahead", "looking ahead", "lookahead_ms"],
+  ["select", "choosing", "select_ms"],
+  ["prefill", "reading", "sparse_prefill_ms"],
 ];
 
+// A line that opens to more.
 export function figures(report, timings) {
-  return element(
-    "div",
-    { className: "figures" },
-    element("p", {}, status(report), ` ${sentence(report.reason)}`),
-    firstToken(report),
-    element("ul", { className: "facts" }, ...facts(report, timings).map((fact) => element("li", {}, fact))),
-  );
+  const { ttft_ms: first, dense_estimate_ms: dense, kept_n: kept, prompt_n: total, cached_n: cached, check } = report;
+  const { predicted_per_second: rate } = timings;
+  const share = report.status === "active" ? ` (${count(kept)} of ${count(total - cached)} tokens)` : "";
+  const short = [
+    ` first word after ${duration(first)}`,
+    ...(dense && report.status === "active" ? [`instead of about ${duration(dense)}`] : []),
+    ...(rate ? [`${rate.toFixed(1)} tokens per second`] : []),
+  ].join(", ");
+  const checked = CHECKS[check?.status] ? [element("span", { className: `check ${check.status}` }, CHECKS[check.status])] : [];
+  const summary = element("summary", {}, status(report), share, checked.length ? " " : "", ...checked, element("span", { className: "times" }, short));
+  const more = element("ul", { className: "facts" }, ...facts(report, timings).map((fact) => element("li", {}, fact)));
+  return element("details", { className: "figures" }, summary, element("p", {}, why(report)), firstToken(report), more);
 }
 
 // How many of the cached tokens an earlier prefill left out.
@@ -48,27 +51,29 @@ export function holes({ cached_n: cached, cached_ranges: ranges }) {
 }
 
 export function status(report) {
-  const missing = holes(report);
-  const earlier = missing ? `, ${count(missing)} of ${count(report.cached_n)} cached left out before` : "";
-  const words = (missing ? WORDS_OF_THE_REST : WORDS)[report.status] + earlier;
-  return element("span", { className: `status ${report.status}`, title: report.status }, words);
+  const words = holes(report) && report.status !== "active" ? NEXT : (WORDS[report.status] ?? report.status);
+  return element("span", { className: `status ${report.status}`, title: report.status }, `${words.charAt(0).toUpperCase()}${words.slice(1)}`);
 }
 
-export function sentence(reason) {
-  return `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`;
+// What more there is to say: the server's reason, and what earlier turns left out.
+export function why(report) {
+  const missing = holes(report);
+  const earlier = missing ? ` ${count(missing)} of ${count(report.cached_n)} tokens of earlier turns stay left out.` : "";
+  return `${sentence(report.reason.replace(EARLIER, ""))}${earlier}`;
 }
+
+const sentence = (reason) => `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`;
 
 function facts(report, timings) {
-  const { prompt_n: total, cached_n: cached, kept_n: kept, check } = report;
+  const { prompt_n: total, cached_n: cached, kept_n: kept } = report;
   const { predicted_n: generated, predicted_per_second: rate, draft_n: drafted, draft_n_accepted: accepted } = timings;
   const share = report.status === "active" ? ` (${percent(kept, total - cached)})` : "";
   return [
     `prompt ${count(total)} tokens`,
-    `cached ${count(cached)}`,
-    `kept ${count(kept)} of ${count(total - cached)}${share}`,
+    `remembered ${count(cached)}`,
+    `read ${count(kept)} of ${count(total - cached)}${share}`,
     `answer ${count(generated)} tokens${rate ? `, ${rate.toFixed(1)} per second` : ""}`,
     ...(drafted ? [`drafts ${count(accepted)} of ${count(drafted)} accepted (${percent(accepted, drafted)})`] : []),
-    ...(CHECKS[check?.status] ? [CHECKS[check.status]] : []),
   ];
 }
 
@@ -88,8 +93,8 @@ function firstToken(report) {
     }
     return line;
   };
-  const rows = [element("dt", {}, "first token"), element("dd", {}, duration(report.ttft_ms)), bar(parts)];
-  if (dense) rows.push(element("dt", {}, "dense"), element("dd", {}, `about ${duration(dense)}`), bar([["dense", "dense", dense]]));
+  const rows = [element("dt", {}, "first word"), element("dd", {}, duration(report.ttft_ms)), bar(parts)];
+  if (dense) rows.push(element("dt", {}, "read whole"), element("dd", {}, `about ${duration(dense)}`), bar([["dense", "read whole", dense]]));
   const split = element("ul", {}, ...parts.map(([kind, name, ms]) => element("li", { className: kind }, `${name} ${duration(ms)}`)));
   return element("div", { className: "first" }, element("dl", {}, ...rows), split);
 }

@@ -1,9 +1,10 @@
 // What the last token of a prompt reads in every layer: a strip of colours each, as in `vkprefill explain --all-layers --html`.
 
 import { streamChat } from "./api.js";
+import { LEVELS } from "./heat_scale.js";
 import { count, element } from "./text.js";
+import { inWords, problemBox } from "./words.js";
 
-const LEVELS = 8;
 const RANGE = 1000; // the colours of a layer span a thousandth of its greatest weight upwards, on a logarithmic scale
 const NOTE =
   "What the last token takes of each token in a dense run, mean over the heads; every layer has its own scale, down to a thousandth of its greatest weight. " +
@@ -34,7 +35,7 @@ export function layerMap(box, onToken) {
       }
     } catch (error) {
       if (error.name === "AbortError") return;
-      place.replaceChildren(element("p", { className: "error", role: "alert" }, error.message));
+      place.replaceChildren(problemBox(inWords(error)));
       asked = null; // the next opening asks again
     }
   };

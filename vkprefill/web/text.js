@@ -1,5 +1,8 @@
-// Text of models and prompts -> nodes. Everything becomes text nodes, nothing is ever parsed as HTML.
+// Nodes and words that all of the page uses. Text of models, prompts and people becomes text nodes here, nothing is parsed as HTML.
 
+export const $ = (id) => document.getElementById(id);
+
+// A node; attributes: properties where the node has them, attributes otherwise.
 export function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -10,57 +13,61 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-const FENCE = /^ {0,3}(```+|~~~+)(.*)$/;
-
-// Markdown's paragraphs, code and bold; all other marks stay as they are.
-export function markdown(text) {
-  const nodes = [];
-  let lines = [];
-  let fence = null;
-  const flush = () => {
-    const block = lines.join("\n");
-    const paragraphs = block.split(/\n{2,}/).map((part) => part.replace(/^\n+|\n+$/g, "")).filter((part) => part.trim());
-    if (fence) nodes.push(element("pre", { tabIndex: 0 }, element("code", {}, block)));
-    else nodes.push(...paragraphs.map((part) => element("p", {}, ...inline(part))));
-    lines = [];
-  };
-  for (const line of text.split("\n")) {
-    const mark = FENCE.exec(line);
-    const closes = fence && mark && mark[1].startsWith(fence) && !mark[2].trim();
-    if (mark && (closes || !fence)) {
-      flush();
-      fence = closes ? null : mark[1];
-    } else {
-      lines.push(line);
-    }
-  }
-  flush();
-  return nodes;
+export function button(text, onClick, attributes = {}) {
+  const node = element("button", { type: "button", ...attributes }, text);
+  node.addEventListener("click", onClick);
+  return node;
 }
 
-function inline(text) {
-  return text.split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/).map((part) => {
-    if (part.length > 2 && part.startsWith("`") && part.endsWith("`")) return element("code", {}, part.slice(1, -1));
-    if (part.length > 4 && part.startsWith("**") && part.endsWith("**")) return element("strong", {}, part.slice(2, -2));
-    return part;
-  });
-}
+const CONTROLS = /[\p{Cc}\p{Zl}\p{Zp}\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;
+const OVERRIDES = /[\u202a-\u202e\u2066-\u2069]/g; // what turns the direction of text after it
+
+const codeOf = (character) => `<U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`;
 
 // Control characters but line ends and tabs, as characters that can be seen and do nothing.
 export function visible(text) {
-  return text.replace(/[\p{Cc}\p{Zl}\p{Zp}\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu, (character) => {
+  return text.replace(CONTROLS, (character) => {
     const code = character.codePointAt(0);
     if (character === "\n" || character === "\t") return character;
     if (code < 0x20) return String.fromCharCode(0x2400 + code);
-    return code === 0x7f ? "\u2421" : `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>`;
+    return code === 0x7f ? "\u2421" : codeOf(character);
   });
 }
 
+// The same for those that turn the direction of a line: what is written in Arabic or Hebrew reads right without.
+export const unturned = (text) => text.replace(OVERRIDES, codeOf);
+
 export const count = (n) => n.toLocaleString("en");
 
+export const percent = (part, whole) => `${Math.round((100 * part) / Math.max(whole, 1))}\u00a0%`;
+
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+
 export function duration(ms) {
-  if (ms >= 1e3) return `${(ms / 1e3).toFixed(2)} s`;
+  if (ms >= 60e3) return `${Math.floor(ms / 60e3)} min ${Math.round((ms % 60e3) / 1e3)} s`;
+  if (ms >= 1e3) return `${(ms / 1e3).toFixed(ms >= 10e3 ? 1 : 2)} s`;
   return `${ms.toFixed(ms >= 10 ? 0 : 1)} ms`;
 }
 
-export const percent = (part, whole) => `${Math.round((100 * part) / Math.max(whole, 1))} %`;
+// Takes a text to the clipboard, by the older way where the page came over plain HTTP from another machine.
+export async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = element("textarea", { value: text, className: "hidden" });
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
+// A button that copies what text() says, and says so.
+export function copyButton(text, label = "Copy") {
+  const node = button(label, async () => {
+    await copy(text());
+    node.textContent = "Copied";
+    setTimeout(() => (node.textContent = label), 1500);
+  });
+  return node;
+}
+
+// For screen readers, and for nobody else.
+export const announce = (text) => ($("announce").textContent = text);

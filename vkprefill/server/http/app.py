@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -36,8 +37,9 @@ STARTS = ("/v1", "")  # of paths: some clients are given the one, some the other
 VERSION = importlib.metadata.version("vkprefill")
 PUBLIC_PATHS = ("/health", "/openapi.json")  # and the page, which asks for the key
 PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types dompurify",  # which alone may make nodes of HTML
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",  # with no-referrer some browsers make the page's own origin null
 }
@@ -207,10 +209,6 @@ def _responses(service: Service) -> Callable[[Json], tuple[Json, Callable[[int],
 
 def _page_routes() -> list[Route]:
     """The files of vkprefill/web, read once: no path of a request is ever opened."""
-    folder = files("vkprefill") / "web"
-    found = {
-        entry.name: entry.read_bytes() for entry in (folder.iterdir() if folder.is_dir() else ()) if entry.is_file()
-    }
 
     def route(path: str, content: bytes, kind: str) -> Route:
         async def endpoint(_: Request) -> Response:
@@ -218,15 +216,13 @@ def _page_routes() -> list[Route]:
 
         return Route(path, endpoint)
 
-    index = found.pop("index.html", None)
+    folder = Path(str(files("vkprefill") / "web"))
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    found = {f"/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in paths}
+    index = found.pop("/index.html", None)
     first = route("/", NO_PAGE, "text/plain") if index is None else route("/", index, "text/html")
-    return [
-        first,
-        *(
-            route(f"/{name}", content, mimetypes.guess_type(name)[0] or "application/octet-stream")
-            for name, content in found.items()
-        ),
-    ]
+    kinds = {path: mimetypes.guess_type(path)[0] or "application/octet-stream" for path in found}
+    return [first, *(route(path, content, kinds[path]) for path, content in found.items())]
 
 
 def _api_error(_: Request, error: ApiError) -> Response:
