@@ -4,11 +4,11 @@
 //   1 plane of words: d as half
 const uint GRID_WORDS = 256u;  // 512 rows of 8
 #include "grid.glsl"
-#include "iq2_values.glsl"
+const uint HIGH_BITS = 1u;  // of a row's number, beyond the low 8
+#include "iq2_rows.glsl"
 const uint UNIT_SUBS = 8u, UNIT_WORDS = 19u;
 
 struct Unit { uvec2 header; float d; uint lane; };
-struct Sub { uint rows, high, signs; vec4 scale; };  // scale: one for each call of next8
 
 Unit load_unit(uint at, uint lane) {
     return Unit(loaded(w2[(at + 128u) * 2u + lane]), unpackHalf2x16(w1[(at + 144u) * 4u + lane]).x, lane);
@@ -18,14 +18,4 @@ Sub load_sub(Unit u, uint at, uint j) {
     const uvec2 q = loaded(w2[(at + j * 16u) * 2u + u.lane]), part = u.header >> (4u * j);
     const vec2 scale = u.d * (vec2(q.y >> 28, part.y & 15u) + 0.5) * 0.25;
     return Sub(q.x, part.x << 8, all_signs(q.y), scale.xxyy);
-}
-
-void next8(inout Sub s, out vec4 a, out vec4 b) {
-    iq2_values((s.rows & 255u) | (s.high & 256u), s.signs, a, b);
-    a = a * s.scale.x - 128.0 * s.scale.x;
-    b = b * s.scale.x - 128.0 * s.scale.x;
-    s.rows >>= 8;
-    s.high >>= 1;
-    s.signs >>= 1;
-    s.scale = s.scale.yzwx;
 }
