@@ -11,12 +11,15 @@ demo: setup
 smoke: setup
 	@.venv/bin/python -m pytest -q -m smoke
 
+# In JOBS processes, each with whole files of tests; each holds some gigabytes of models at most.
+JOBS ?= 2
+
 test: setup
-	@.venv/bin/python -m pytest
+	@.venv/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 # Also what is exhaustive: every case where `make test` takes one of each kind; and numpy's other major version.
 test-all: setup
-	@.venv/bin/python -m pytest --exhaustive
+	@.venv/bin/python -m pytest --exhaustive -n $(JOBS) --dist loadfile
 	@tools/test_numpy.sh
 
 # Client libraries against a server with the built-in model, each in an environment of its own. Needs a package index.

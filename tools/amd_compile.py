@@ -27,6 +27,7 @@ from tools.amd.compiler import FAMILY, compile_all, find_icd
 from tools.amd.recording import cases
 from tools.amd.table import TABLE, show, store
 from vkprefill.vulkan.companion import DOT2
+from vkprefill.vulkan.shaders import manifest
 
 
 def main() -> None:
@@ -49,10 +50,10 @@ def main() -> None:
         sys.exit("amd_compile: RADV is not installed (package mesa-vulkan-drivers); give its ICD file with --icd")
     if arguments.update and arguments.only:
         sys.exit("amd_compile: --update stores whole tables, not with --only")
+    if not any(name.startswith(arguments.only) for name in manifest()):
+        sys.exit(f"amd_compile: --only: no shader's name starts with {arguments.only!r}")
     wanted = cases(DOT2 if arguments.newest else frozenset())
     chosen = [case for case in wanted if case["shader"].startswith(arguments.only)]
-    if not chosen:
-        sys.exit(f"amd_compile: --only: no shader's name starts with {arguments.only!r}")
     try:
         table = compile_all(icd, arguments.family, chosen)
     except RuntimeError as error:

@@ -1,7 +1,9 @@
-"""Models that the tests of the whole engine share: loaded once a session, each on a device of its own."""
+"""Models that the tests of the whole engine share, each on a device of its own."""
 
 import functools
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +20,11 @@ from vkprefill.vulkan.probe import choose
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 
 
-@pytest.fixture(scope="session")
-def load_model():
-    """load_model(name, **options of load): a fixture model or "built-in", the same one for the same arguments."""
+@contextmanager
+def loader() -> Iterator[Callable[..., Model]]:
+    """load(name, **options of load): a fixture model or "built-in", the same one for the same arguments; closed at the
+    end.
+    """
     try:
         choose(None)
     except vkprefill.DeviceError as error:
@@ -40,9 +44,23 @@ def load_model():
 
 
 @pytest.fixture(scope="session")
-def tiny(load_model) -> Model:
+def load_for_all() -> Iterator[Callable[..., Model]]:
+    """Of the few models that most files use."""
+    with loader() as load:
+        yield load
+
+
+@pytest.fixture(scope="module")
+def load_model() -> Iterator[Callable[..., Model]]:
+    """Of those that go when a file's tests are over: with all of a session's the process would hold gigabytes."""
+    with loader() as load:
+        yield load
+
+
+@pytest.fixture(scope="session")
+def tiny(load_for_all) -> Model:
     """Attention and delta net, several heads of each kind, float32 cache."""
-    model = load_model("tiny-c-q4km", kv_type="f32", max_context=1536)
+    model = load_for_all("tiny-c-q4km", kv_type="f32", max_context=1536)
     model.logits([1])  # takes memory of its own, once
     return model
 
@@ -62,8 +80,8 @@ def answers(tiny) -> Callable[[Sequence[int], str], list[int]]:
 
 
 @pytest.fixture(scope="session")
-def built_in(load_model) -> Model:
-    return load_model("built-in", max_context=4096)
+def built_in(load_for_all) -> Model:
+    return load_for_all("built-in", max_context=4096)
 
 
 @pytest.fixture
@@ -87,6 +105,7 @@ def tiny_draft(load_model):
 def pair(tiny, tiny_draft):
     """Random models; what it took is given back."""
     tiny_draft.logits([1])
+    gc.collect()  # what the tracebacks of earlier tests hold
     before = [(m.device.allocated.total(), len(m.runner.pool.free_pages)) for m in (tiny, tiny_draft)]
     made = SpecPrefill(tiny, tiny_draft, SPARSE)
     yield made

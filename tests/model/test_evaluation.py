@@ -175,7 +175,9 @@ def test_checked_answers_are_the_dense_ones(load_model, tasks):
     checked = [o for o in found if o.method == CHECKED]
     own = [o for o in found if o.method == SELF]
     assert all(o.same_answer for o in checked) and {o.variant for o in checked} == {"layer 1 protect_question=off"}
-    assert [o.check == "revised" for o in checked] == [not o.same_answer for o in own] and not own[0].same_answer
+    # A sparse answer that differs late only may be on the dense side by then: that depends on the speeds.
+    revised = [o.check == "revised" for o in checked]
+    assert revised[0] and all(not sparse.same_answer for sparse, was in zip(own, revised, strict=True) if was)
     assert [o.kept_n for o in checked] == [o.kept_n for o in own] and all(o.check_ms > 0 for o in checked)
 
 

@@ -1,15 +1,23 @@
 """Weights on their way from the file to the device: in place or through uploads, and what an interrupt leaves."""
 
+import gc
 import threading
+import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import vkprefill
+from tests.model.conftest import BUILT_IN
+from tests.model.draft_scripts import NGRAM
+from tests.model.sparse_requests import GREEDY, SPARSE
 from tests.reference.fixtures import FIXTURES, model_path
 from tools.make_model import parts_of
+from vkprefill import AttentionCapture, Session
 from vkprefill.engine import weights
 from vkprefill.engine.runner import SHORT_ROWS
+from vkprefill.generation.options import AnswerOptions
 from vkprefill.gguf.file import GGUFFile
 from vkprefill.vulkan.device import Device
 
@@ -112,3 +120,25 @@ def test_a_short_prompt_has_a_program_of_its_own(prompt):
         run.plain_program = lambda count: run.prefill_program
         for count, logits in zip((1, 15, SHORT_ROWS), found, strict=True):
             np.testing.assert_array_equal(model.prefill(prompt[:count]), logits)
+
+
+@pytest.mark.parametrize("shares_device", [False, True])
+def test_a_closed_model_goes_with_its_last_name(shares_device):
+    """Nothing of what it was used for refers back to it, so that no pipeline waits for the collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        with vkprefill.load(BUILT_IN, max_context=1024) as other:
+            given = other.device if shares_device else None
+            with vkprefill.load(BUILT_IN, device=given, max_context=1024) as model:
+                session = Session(model, spec=replace(SPARSE, scorer="self"), decode=NGRAM, max_context=256)
+                list(session.stream_ids([*range(1, 20)], AnswerOptions(4, GREEDY)))
+                model.record([1, 2, 3], list(model.points))
+                capture = AttentionCapture(delta_layers=None)
+                model.prefill([1, 2, 3], capture=capture)
+                session.close()
+            left = weakref.ref(model.runner)
+            del model, session, capture
+            assert left() is None
+    finally:
+        gc.enable()

@@ -71,7 +71,7 @@ class CachePool:
         )
         self.kept = KeptRows(device, sizes)
         # apply_kept(count) is called to take the first `count` of the rows that ran last into the undo state
-        self.apply_kept: Callable[[int], None] = lambda count: None
+        self.apply_kept: Callable[[int], None] | None = None
         conv, recurrent = conv_state_size(config), recurrent_state_size(config)
         kept = kept_layer_size(config.conv_dim, config.linear_num_value_heads)
         self.offsets = {

@@ -103,7 +103,7 @@ class DeltaCapture:
             f"blocks.{layer}.linear_attn.hook_{point}": (layer, point) for layer in layers for point in POINTS
         }
         self._found: dict[str, Rows] = {}
-        self._late: list[Callable[[], None]] = []
+        self._late: list[tuple[int, dict[str, Rows], int]] = []  # arguments of _take
         self._window: Window | None = None
         self._segments: list[Segment] = []
         self._programs: dict[tuple, Program] = {}
@@ -217,17 +217,17 @@ class DeltaCapture:
         self._found[point] = rows
         if point != POINTS[-1]:
             return
-        take, self._found = partial(self._take, layer, self._found, p.num_rows), {}
+        arguments, self._found = (layer, self._found, p.num_rows), {}
         if rows.kept:
-            self._late.append(take)
+            self._late.append(arguments)
         else:
-            p.call(take)
+            p.call(partial(self._take, *arguments))
 
     def finish(self, p: Program) -> None:
         """A program that was watched is recorded."""
         late, self._late = self._late, []
-        for take in late:
-            p.call(take)
+        for arguments in late:
+            p.call(partial(self._take, *arguments))
 
     def _take(self, layer: int, source: dict[str, Rows], num_rows: int) -> None:
         """Keep what a layer read of a run's tokens, and work out the rows of its queries."""

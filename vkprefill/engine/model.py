@@ -314,6 +314,8 @@ class Model:
             self.runner.close()
         if self._owns_device:
             self.device.close()
+            if self.runner is not None:
+                self.runner.let_go()
 
     def __enter__(self) -> Model:
         return self

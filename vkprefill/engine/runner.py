@@ -396,8 +396,13 @@ class Runner:
         """Free everything on the device; closing twice does nothing."""
         for companion in self.companions.values():
             companion.close()
-        self.companions.clear()
+        self.let_go()
         for buffer in (*self.pool.buffers(), *self.scratch.buffers(), *self._weights.pools):
             buffer.free()
         if self._all_logits is not None:
             self._all_logits.free()
+
+    def let_go(self) -> None:
+        """Of all that refers back to this: a closed model's pipelines then go with its last name, at once."""
+        self.companions.clear()
+        self.pool.apply_kept = None

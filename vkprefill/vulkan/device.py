@@ -394,4 +394,4 @@ class Device:
             self._manager.destroy()  # a second time, it does nothing
         self.pipelines.close()
         self._ledger.clear()
-        self._manager = self._context = None
+        self._manager = self._context = self._staging = None
