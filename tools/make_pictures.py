@@ -2,6 +2,7 @@
 
 terminal.svg: commands run in a terminal of their own, what they showed and when; waits are cut to a second, bars of
 progress, which take themselves back, are left out. heatmap.png: a part of `vkprefill explain`'s page in Chromium.
+Those of docs/research.md are made by the commands that stand there.
 """
 
 from __future__ import annotations

@@ -262,6 +262,18 @@ def test_forms_of_other_tools(tiny, prompt):
     assert tiny.record(prompt[:3], "q").to_hf()["hidden_states"] == (None,) * 5
 
 
+def test_value_heads_of_transformer_lens(one, prompt):
+    """Those of a key head one after another: ours are of key heads 0 1 0 1, its of 0 0 1 1."""
+    names = [("v", 1, "linear_attn"), ("beta", 1), ("ssm_state", 1), ("q", 1)]
+    assert one.points["blocks.1.linear_attn.hook_k"][0] == 2 and one.points["blocks.1.linear_attn.hook_v"][0] == 4
+    cache = one.record(prompt[:5], names, tokens="all")
+    for name, array in cache.to_transformer_lens().items():
+        order = [0, 1] if name.endswith("hook_q") else [0, 2, 1, 3]
+        assert np.array_equal(array, cache[name][None, :, order])
+    last = one.record(prompt[:5], names).to_transformer_lens()["blocks.1.linear_attn.hook_ssm_state"]
+    assert np.array_equal(last[0, 0], cache["ssm_state", 1][-1, [0, 2, 1, 3]])
+
+
 def test_the_lens_of_the_last_layer_is_the_model(one, prompt):
     cache = one.record(prompt[:40], ["resid_post", "hook_logits"], tokens="all")
     lens = cache.lens()

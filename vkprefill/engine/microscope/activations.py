@@ -10,7 +10,16 @@ import numpy as np
 
 from vkprefill.engine.forward import EMBEDDED, NORMALIZED
 from vkprefill.engine.memory import MemoryBill
-from vkprefill.engine.microscope.names import KEYS, LOGITS, Name, Shapes, full_name, layer_of
+from vkprefill.engine.microscope.names import (
+    KEYS,
+    LOGITS,
+    OF_VALUE_HEADS,
+    Name,
+    Shapes,
+    full_name,
+    layer_of,
+    local_name,
+)
 from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.vulkan.host_memory import free_ram_bytes
 
@@ -92,9 +101,18 @@ class ActivationCache(Mapping):
 
     def to_transformer_lens(self) -> dict[str, np.ndarray]:
         """Full name -> array with a batch axis of 1 in front, as TransformerLens keeps them:
-        `ActivationCache({name: torch.from_numpy(array) ...}, model)`.
+        `ActivationCache({name: torch.from_numpy(array) ...}, model)`. Value heads of delta-net layers are in its order,
+        Hugging Face's, where those of a key head follow one another.
         """
-        return {name: array[None] for name, array in self.items()}
+        return {name: self._as_there(name, array)[None] for name, array in self.items()}
+
+    def _as_there(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Our value head h reads key head h mod Hk; theirs h div (Hv / Hk)."""
+        if local_name(name) not in OF_VALUE_HEADS:
+            return array
+        shape, key_heads = self._known[name], self._known[f"{name.rpartition('.')[0]}.hook_k"][0]
+        order = np.arange(shape[0]).reshape(-1, key_heads).T.reshape(-1)
+        return array.reshape(-1, *shape).take(order, axis=1)  # states of a single token have no axis for it
 
     def to_hf(self) -> dict[str, object]:
         """hidden_states, attentions and logits as a Hugging Face model returns them, of what was recorded: a tuple of
