@@ -12,6 +12,7 @@ from tests.reference.forward import ReferenceModel
 from vkprefill import AttentionCapture, OutOfMemoryError, RequestError
 from vkprefill.engine import delta_capture
 from vkprefill.engine.model import Model
+from vkprefill.vulkan import host_memory
 
 CHUNK = 32
 EXACT = 1e-5  # of the RMS of a head's output: sums of float32 products in another order
@@ -221,7 +222,7 @@ def test_caches_that_it_cannot_be_taken_of(one, load_model, prompt, capture):
 def test_memory_is_refused_with_the_numbers(one, prompt, monkeypatch):
     cache, before = one.new_cache(), one.device.allocated["capture"]
     capture = AttentionCapture(layers=(), queries=None, delta_layers=None)
-    monkeypatch.setattr(delta_capture, "free_ram_bytes", lambda: delta_capture.HOST_RESERVE_BYTES + (1 << 20))
+    monkeypatch.setattr(host_memory, "free_ram_bytes", lambda: host_memory.RESERVE_BYTES + (1 << 20))
     heads, layers = one.config.linear_num_value_heads, len(one.config.linear_layers)
     what = (
         rf"delta-net rows of 300 queries, {heads} heads, 300 keys in {layers} layers: needs \d+ MiB .* 1 MiB are free"

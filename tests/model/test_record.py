@@ -9,6 +9,7 @@ from tests.reference.forward import ReferenceModel
 from vkprefill import Edit, OutOfMemoryError, RequestError
 from vkprefill.engine.microscope import record
 from vkprefill.engine.microscope.names import short_name
+from vkprefill.vulkan import host_memory
 
 CHUNK = 32
 MIXTURES = ("moe-a-f32", "moe-b-q4km")  # the second with a multi-token-prediction block
@@ -210,7 +211,7 @@ def test_bad_wishes_are_one_line(tiny, options, message):
 
 
 def test_memory_is_refused_with_the_numbers(tiny, prompt, monkeypatch):
-    monkeypatch.setattr(record, "free_ram_bytes", lambda: record.HOST_RESERVE_BYTES + (1 << 20))
+    monkeypatch.setattr(host_memory, "free_ram_bytes", lambda: host_memory.RESERVE_BYTES + (1 << 20))
     before = tiny.device.allocated.total()
     message = r"recording 4 points of 300 tokens: needs \d+ MiB of the machine's memory, 1 MiB are free"
     with pytest.raises(OutOfMemoryError, match=message):

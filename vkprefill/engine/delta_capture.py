@@ -20,18 +20,17 @@ from vkprefill.engine.kernels.rows import NO_ROW
 from vkprefill.engine.points import Rows
 from vkprefill.engine.runner import Runner
 from vkprefill.engine.sizes import PAGE
-from vkprefill.errors import OutOfMemoryError, RequestError
+from vkprefill.errors import RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
-from vkprefill.vulkan.host_memory import free_ram_bytes
+from vkprefill.vulkan.host_memory import require_ram
 from vkprefill.vulkan.program import Program
 
 KIND = "capture"  # in the device's accounts
 POINTS = "q", "k", "log_decay", "beta"  # that a layer announces, the last one last
 # Of a dispatch, which is a submission: some 0.5 GFLOP with 32 heads of 128, milliseconds of a small GPU.
 SEGMENT, QUERIES = 1024, 32  # most tokens and queries
-HOST_RESERVE_BYTES = 256 << 20  # that rows leave free
 
 
 def checked_delta_layers(layers: Sequence[int] | None, config: ModelConfig) -> tuple[int, ...]:
@@ -180,12 +179,7 @@ class DeltaCapture:
         if kept:  # as a rule they have room, and looking takes a driver its time
             device.require(kept, f"{what}: their keys")
         results = 4 * layers * heads.Hv * (num_queries * (num_keys + heads.Dv) + heads.Dk * heads.Dv)
-        needed, free = results + (kept if device.info.type == "cpu" else 0), free_ram_bytes() - HOST_RESERVE_BYTES
-        if needed > free:
-            raise OutOfMemoryError(
-                f"{what}: needs {needed / 2**20:,.0f} MiB of the machine's memory, {max(0, free) / 2**20:,.0f} MiB are "
-                "free; take fewer queries or layers"
-            )
+        require_ram(results + (kept if device.info.type == "cpu" else 0), what, "queries or layers")
 
     def _reserve(self, num_tokens: int) -> None:
         device, heads = self._runner.device, self._heads

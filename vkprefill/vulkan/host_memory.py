@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vkprefill.errors import OutOfMemoryError
+
+RESERVE_BYTES = 256 << 20  # that arrays of results leave free
 CONTROL_GROUPS = (  # as a container sees its own: limit, use, and what of the use the kernel would give up
     ("memory.max", "memory.current", ("inactive_file", "active_file")),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
@@ -26,3 +29,13 @@ def free_ram_bytes(root: Path = Path("/")) -> int:
             continue
         free = min(free, left)
     return free
+
+
+def require_ram(num_bytes: int, what: str, fewer: str) -> None:
+    """Raise OutOfMemoryError unless the machine has so much for arrays of results. fewer: what would need less."""
+    free = free_ram_bytes() - RESERVE_BYTES
+    if num_bytes > free:
+        raise OutOfMemoryError(
+            f"{what}: needs {num_bytes / 2**20:,.0f} MiB of the machine's memory, {max(0, free) / 2**20:,.0f} MiB are "
+            f"free; take fewer {fewer}"
+        )

@@ -20,8 +20,8 @@ from vkprefill.engine.microscope.names import (
     layer_of,
     local_name,
 )
-from vkprefill.errors import OutOfMemoryError, RequestError
-from vkprefill.vulkan.host_memory import free_ram_bytes
+from vkprefill.errors import RequestError
+from vkprefill.vulkan.host_memory import require_ram
 
 if TYPE_CHECKING:
     from vkprefill.engine.microscope.head import Head
@@ -90,12 +90,7 @@ class ActivationCache(Mapping):
         if not chosen:
             raise RequestError("lens: no hook_resid_post was recorded")
         rows = np.stack([self["resid_post", layer] for layer in chosen])
-        num_bytes = 4 * math.prod(rows.shape[:2]) * self._known[LOGITS][0]
-        if num_bytes > free_ram_bytes():
-            raise OutOfMemoryError(
-                f"lens: needs {num_bytes / 2**20:,.0f} MiB of the machine's memory, "
-                f"{free_ram_bytes() / 2**20:,.0f} MiB are free; take fewer layers or tokens"
-            )
+        require_ram(4 * math.prod(rows.shape[:2]) * self._known[LOGITS][0], "lens", "layers or tokens")
         logits = self._head.logits(rows.reshape(-1, rows.shape[-1]), normed=False)
         return logits.reshape(*rows.shape[:2], -1)
 

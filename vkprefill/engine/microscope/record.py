@@ -26,11 +26,10 @@ from vkprefill.engine.microscope.taps import BothTaps, EditTaps, RowTaps, edit_b
 from vkprefill.engine.progress import PrefillProgress
 from vkprefill.engine.runner import Runner
 from vkprefill.engine.token_input import checked_ids
-from vkprefill.errors import OutOfMemoryError, RequestError
-from vkprefill.vulkan.host_memory import free_ram_bytes
+from vkprefill.errors import RequestError
+from vkprefill.vulkan.host_memory import require_ram
 from vkprefill.vulkan.program import Program
 
-HOST_RESERVE_BYTES = 256 << 20  # that recorded arrays leave free
 MOST_TOKENS = 1 << 20
 
 
@@ -146,12 +145,7 @@ class Recorder:
         results = 4 * sum(total * math.prod(keys if n == KEYS else n for n in shape) for shape in shapes)
         what = f"recording {len(self.wish.names)} points of {total} tokens"
         run.device.require(0, f"{what}: rows of a step", host_bytes=staging)
-        free = free_ram_bytes() - HOST_RESERVE_BYTES
-        if results + staging > free:
-            raise OutOfMemoryError(
-                f"{what}: needs {(results + staging) / 2**20:,.0f} MiB of the machine's memory, "
-                f"{max(0, free) / 2**20:,.0f} MiB are free; take fewer points or tokens"
-            )
+        require_ram(results + staging, what, "points or tokens")
         return replace(run.memory, points=run.memory.points + staging)
 
     def rows(self, most: int, num_keys: int) -> RowTaps:
