@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.sizes import MAX_DRAFT_IDS
+from vkprefill.engine.sizes import MAX_DRAFT_IDS, NO_TOKEN
 from vkprefill.engine.weights import Matrix
-
-NO_TOKEN = 2**32 - 1  # as in shaders/drafts/matvec_rows.comp
 
 
 @dataclass(frozen=True)

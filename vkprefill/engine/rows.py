@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.runner import Runner, unpacked
+from vkprefill.engine.runner import Runner
 from vkprefill.engine.step_input import Best
 
 
@@ -36,7 +36,7 @@ class Rows:
         vocabulary in order where no best were asked for. VkPrefillError where a logit is not finite.
         """
         row = self._results[self._taken]
-        found = unpacked(row, self._best) if self._best else (np.arange(len(row)), row)
+        found = self._best.unpacked(row) if self._best else (np.arange(len(row)), row)
         self._runner.finite(found[1], "logits")
         self._runner.accept(self._cache, 1)
         self._taken += 1

@@ -19,7 +19,6 @@ import numpy as np
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.diagnosis import not_finite
-from vkprefill.engine.draft_head import NO_TOKEN
 from vkprefill.engine.forward import ForwardPass
 from vkprefill.engine.kept_rows import KEPT, program_rows
 from vkprefill.engine.memory import LoadOptions, MemoryBill, chunk_for, fit, memory_bill
@@ -45,17 +44,6 @@ T = TypeVar("T")
 
 LOGITS_ROWS = 32  # tokens whose whole logits rows are computed together
 SHORT_ROWS = 32  # rows of the prefill program for short prompts
-
-
-def unpacked(candidates: np.ndarray, best: Best) -> tuple[np.ndarray, np.ndarray]:
-    """A row uint32 [MAX_CANDIDATES, 2] of the device -> (ids int64 [k], logits float32 [k]), copies. There are fewer
-    than were asked for where fewer tokens were allowed.
-    """
-    bits, ids = np.array(candidates[: best.count].T, order="C")
-    if best.allowed is not None:
-        found = ids != NO_TOKEN
-        bits, ids = bits[found], ids[found]
-    return ids.astype(np.int64), bits.view(np.float32)
 
 
 class Companion(Protocol):
@@ -354,7 +342,7 @@ class Runner:
 
     def candidates(self, best: Best, row: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """(ids int64 [k], logits float32 [k]), best first, of a run that was asked for them; row: as for logits."""
-        ids, logits = unpacked(self.scratch.candidates.view()[row], best)
+        ids, logits = best.unpacked(self.scratch.candidates.view()[row])
         return ids, self.finite(logits, "logits")
 
     def all_logits(self, num_tokens: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from vkprefill.vulkan.profiles import Profile
 PAGE = 256  # slots of a page of the KV cache, as in shaders/include/kv.glsl
 KV_TYPES = ("f16", "f32")
 MAX_CANDIDATES = 64  # that the device can deliver for sampling
+NO_TOKEN = 2**32 - 1  # in place of a candidate that is not there (shaders/drafts/matvec_rows.comp)
 MAX_DRAFTS = 7  # of a round: with the token before them as many rows as keep the order of sums of one
 DRAFT_CANDIDATES = 10  # best tokens of a draft row, whose probabilities are taken among them
 HEAD_ROWS = 65536  # of the vocabulary's first tokens, that a draft may be unless told otherwise

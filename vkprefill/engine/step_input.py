@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkprefill.engine.scratch import Scratch
-from vkprefill.engine.sizes import MAX_CANDIDATES
+from vkprefill.engine.sizes import MAX_CANDIDATES, NO_TOKEN
 from vkprefill.engine.step import StepWord
 from vkprefill.engine.token_input import checked_ids
 from vkprefill.errors import RequestError
@@ -30,6 +30,16 @@ class Best:
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_CANDIDATES:
             raise RequestError(f"num_candidates: {self.count}, wanted 1 to {MAX_CANDIDATES}")
+
+    def unpacked(self, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A row uint32 [MAX_CANDIDATES, 2] of the device -> (ids int64 [k], logits float32 [k]), copies. There are
+        fewer than were asked for where fewer tokens were allowed.
+        """
+        bits, ids = np.array(candidates[: self.count].T, order="C")
+        if self.allowed is not None:
+            found = ids != NO_TOKEN
+            bits, ids = bits[found], ids[found]
+        return ids.astype(np.int64), bits.view(np.float32)
 
 
 def cos_sin(angles: np.ndarray) -> np.ndarray:

@@ -9,9 +9,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from vkprefill.engine import kernels
-from vkprefill.engine.draft_head import NO_TOKEN
 from vkprefill.engine.kept_rows import KEPT
-from vkprefill.engine.sizes import DRAFT_CANDIDATES, MAX_CANDIDATES, MAX_DRAFTS
+from vkprefill.engine.sizes import DRAFT_CANDIDATES, MAX_CANDIDATES, MAX_DRAFTS, NO_TOKEN
 from vkprefill.engine.step import StepWord
 from vkprefill.selftest import reference
 from vkprefill.selftest.trial import EXACT, FUNCTIONS, SUMS, Check, Trial
