@@ -6,12 +6,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-NAMES=(ray)
+NAMES=(ray lens)
 
 # packages_of NAME: what a group has beside .venv
 packages_of() {
     case $1 in
     ray) sed -n 's/^ray = \[\(.*\)\].*/\1/p' pyproject.toml | tr -d '",' ;;
+    # pyarrow: the last that takes numpy 1, as kp does. torch: a release that indexes of processors' builds have too.
+    lens) echo "torch==2.13.0 transformer-lens==4.3.0 bertviz==1.4.1 circuitsvis==1.43.3 pyarrow<24" ;;
     *) echo "test_research: found $1, wanted one of: ${NAMES[*]}" >&2; exit 1 ;;
     esac
 }
