@@ -27,13 +27,15 @@ CASES = [
 BASH = """source "$1"; COMP_LINE=$2; COMP_POINT=${#2}; read -ra COMP_WORDS <<<"$2"
 if [[ $2 == *' ' ]]; then COMP_WORDS+=(""); fi; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _vkprefill
 if ((${#COMPREPLY[@]} == 0)); then compgen -f -- "${COMP_WORDS[COMP_CWORD]}"; fi; printf '%s\\n' "${COMPREPLY[@]}\""""
-# A terminal of its own, in which Tab is pressed; what it shows ends with the marks.
+# A terminal of its own, in which Tab is pressed; its widget ends what it shows with a mark, since the shell shows
+# nothing of a list while keys are waiting.
 ZSH = """zmodload zsh/zpty; zpty z zsh -f -i
 zpty -w z "PS1= PROMPT_EOL_MARK= ; unsetopt beep zle_bracketed_paste; autoload -U compinit; compinit -D -u"
 zpty -w z "source $1; zstyle ':completion:*' list-colors ''; LISTMAX=10000; setopt list_ambiguous; COLUMNS=300"
-zpty -w z "zstyle ':completion:*' format ''; bindkey '^X' end-of-list; bindkey '^I' list-choices; print -r ready''mark"
+zpty -w z "marked() { zle list-choices; zle -R; print -r done''mark }; zle -N marked; bindkey '^I' marked"
+zpty -w z "zstyle ':completion:*' format ''; print -r ready''mark"
 zpty -r -m z out '*readymark*'
-zpty -w -n z "$2"$'\\t'; zpty -w -n z $'\\x15'"print -r done''mark"$'\\n'; zpty -r -m z out '*donemark*'
+zpty -w -n z "$2"$'\\t'; zpty -r -m z out '*donemark*'
 print -r -- $out"""
 FISH = "source $argv[1]; complete -C $argv[2] | cut -f 1"
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from vkprefill.cli.common import terminal_text
+from vkprefill.cli.parser import ANSWER, group_of
 from vkprefill.cli.retype import taken_back
 from vkprefill.display import printable, quoted, visible
 from vkprefill.errors import RequestError
@@ -21,15 +22,16 @@ from vkprefill.specprefill.settings import SpecPrefillConfig
 
 
 def add_answer_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    group = group_of(parser, ANSWER)
+    group.add_argument(
         "-n",
         "--n-predict",
         type=int,
         default=-1,
         metavar="N",
-        help="at most N tokens; -1: until the end of the answer or the context",
+        help="at most N tokens; -1: until the end of the answer or the context (default: -1)",
     )
-    parser.add_argument(
+    group.add_argument(
         "-r",
         "--reverse-prompt",
         "--stop",
@@ -41,7 +43,7 @@ def add_answer_options(parser: argparse.ArgumentParser) -> None:
         help="end the answer before this text; may be given several times",
     )
 
-    form = parser.add_mutually_exclusive_group()
+    form = group.add_mutually_exclusive_group()
     form.add_argument(
         "-jf",
         "--json-schema-file",

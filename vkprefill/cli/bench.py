@@ -83,7 +83,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         help=f"tokens in the cache before those are decoded (default: {join(DEPTHS)})",
     )
     what.add_argument(
-        "-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help=f"(default: {REPETITIONS})"
+        "-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help=f"runs of each (default: {REPETITIONS})"
     )
     what.add_argument(
         "--kernels",

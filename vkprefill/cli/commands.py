@@ -42,7 +42,11 @@ def build_parser(argv: list[str]) -> Parser:
     """The parser for these arguments. Only the subcommand that they name is imported, which takes its time; completion
     is of all.
     """
-    parser = Parser(prog="vkprefill", description="Run Qwen3.5 GGUF models on any Vulkan GPU.")
+    parser = Parser(
+        prog="vkprefill",
+        description="Run Qwen3.5 GGUF models on any Vulkan GPU.",
+        epilog="vkprefill COMMAND --help shows the options of one. To begin with: vkprefill chat -hf USER/REPO",
+    )
     parser.add_argument("--version", action=Version)
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in argv[:1] if argv and argv[0] in SUBCOMMANDS[:-1] else SUBCOMMANDS:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from vkprefill.cli.draft_files import DraftFiles, sorted_drafts
 from vkprefill.cli.drafting_options import may_use_block, unused_flags, window
+from vkprefill.cli.parser import MODEL, PROMPT, group_of
 from vkprefill.cli.specprefill_options import (
     add_specprefill_options,
     given_settings,
@@ -60,7 +61,7 @@ def terminal_text(text: str) -> str:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model")
+    group = group_of(parser, MODEL)
     group.add_argument(
         "-m",
         "--model",
@@ -102,17 +103,17 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_draft_options(parser: argparse.ArgumentParser, defaults: SpecPrefillConfig | None = None) -> None:
-    parser.add_argument(
+    group = group_of(parser, MODEL)
+    group.add_argument(
         "-md",
         "--model-draft",
         action="append",
         metavar="FILE",
-        help="draft model for speculative prefill, of the same vocabulary "
-        "(default: the built-in one with the built-in model, else none), or the model's multi-token-prediction block "
-        "in a file of its own, used in place of that in the model's file; given twice: both. auto: the best draft of "
-        "those that `vkprefill models` lists",
+        help="draft model for speculative prefill, of the same vocabulary; auto: the best of those that `vkprefill "
+        "models` lists; or the model's multi-token-prediction block in a file of its own, used in place of that in the "
+        "model's file; given twice: both (default: none; with the built-in model its own)",
     )
-    parser.add_argument(
+    group.add_argument(
         "-hfd", "--hf-repo-draft", metavar="USER/REPO[:QUANT]", help="fetch the draft model from Hugging Face, as -hf"
     )
     add_specprefill_options(parser, defaults)
@@ -127,14 +128,15 @@ def kv_type(args: argparse.Namespace) -> str:
 
 
 def add_template_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    group = group_of(parser, PROMPT)
+    group.add_argument(
         "-sys",
         "--system-prompt",
         type=terminal_text,
         metavar="TEXT",
         help="system message before the conversation",
     )
-    parser.add_argument(
+    group.add_argument(
         "--chat-template-kwargs",
         type=terminal_text,
         metavar="JSON",

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from vkprefill.cli.common import add_model_options, kv_type, model_path
+from vkprefill.cli.parser import MODEL, group_of
 from vkprefill.engine.halves import takes_halves
 from vkprefill.engine.memory import check_context, chunk_for, chunk_in_buffers, memory_bill, wanted_chunk
 from vkprefill.engine.row_store import store_bytes
@@ -36,7 +37,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_model_options(parser)
-    parser.add_argument(
+    group_of(parser, MODEL).add_argument(
         "-md",
         "--model-draft",
         metavar="FILE",

@@ -19,6 +19,7 @@ FIRST = {
     "eval": "--lengths --tasks --kinds --file --methods --keep --report -m --device -md",
     "bench": "-p -n -d -r --kernels --json -m -hf --device -md",
 }
+PROMPT, ANSWER, MODEL = "prompt", "answer", "model"  # titles of groups that several modules add to
 EXTRAS = {"server": ("starlette", "uvicorn"), "plots": ("matplotlib",)}
 NATIVE = {"barrier operation": "vkprefill._barrier", "native companion": "vkprefill._companion"}
 
@@ -110,6 +111,12 @@ class _Append(argparse._AppendAction):
         if getattr(namespace, self.dest) is self.default:
             setattr(namespace, self.dest, [])
         super().__call__(parser, namespace, values, option_string)
+
+
+def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """The group of this title, made where there is none."""
+    groups = (group for group in parser._action_groups if group.title == title)
+    return next(groups, None) or parser.add_argument_group(title)
 
 
 class _HelpAll(argparse.Action):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from vkprefill.cli.common import add_template_options, template_kwargs, terminal_text
+from vkprefill.cli.parser import PROMPT, group_of
 from vkprefill.engine.model import Model
 from vkprefill.errors import RequestError
 from vkprefill.generation.prompt import EncodedPrompt, encode_prompt
@@ -15,7 +16,8 @@ from vkprefill.generation.prompt import EncodedPrompt, encode_prompt
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """-p, -f and --raw, and what goes into the chat template with the prompt."""
     add_template_options(parser)
-    prompt = parser.add_mutually_exclusive_group()
+    group = group_of(parser, PROMPT)
+    prompt = group.add_mutually_exclusive_group()
     prompt.add_argument(
         "-p",
         "--prompt",
@@ -24,7 +26,7 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
         help="the prompt: one user message through the file's chat template",
     )
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file; - for stdin")
-    parser.add_argument("--raw", action="store_true", help="take the prompt as it stands, without the chat template")
+    group.add_argument("--raw", action="store_true", help="take the prompt as it stands, without the chat template")
 
 
 def prompt_text(args: argparse.Namespace) -> str:

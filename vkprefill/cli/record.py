@@ -40,7 +40,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         default="last",
         help="of the prompt: last, all, or FIRST:END[:STEP] as a slice of Python (default: last)",
     )
-    parser.add_argument("--steps", choices=STEPS, default="prefill", help="(default: prefill)")
+    parser.add_argument("--steps", choices=STEPS, default="prefill", help="what is recorded (default: prefill)")
     parser.add_argument(
         "-n",
         "--n-predict",

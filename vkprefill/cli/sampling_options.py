@@ -23,21 +23,21 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=SamplingConfig.frequency_penalty,
         metavar="X",
-        help="taken from the logits of tokens generated before, as often as they were",
+        help="taken from the logits of tokens generated before, as often as they were (default: 0)",
     )
     group.add_argument(
         "--repeat-penalty",
         type=float,
         default=SamplingConfig.repeat_penalty,
         metavar="X",
-        help="positive logits of the last tokens, the prompt's too, are divided by it, others multiplied; 1: off",
+        help="positive logits of the last tokens, the prompt's too, are divided by it, others multiplied (default: 1)",
     )
     group.add_argument(
         "--repeat-last-n",
         type=int,
         default=SamplingConfig.repeat_last_n,
         metavar="N",
-        help="tokens that it looks back to; 0: none, -1: all",
+        help="tokens that it looks back to; 0: none, -1: all (default: 64)",
     )
     group.add_argument("-s", "--seed", type=int, metavar="N", help="seed; -1 or none for a new one each time")
 
