@@ -3,12 +3,11 @@
 The built-in pair answers the page's own example; what shows Markdown is imported, PICTURED below.
 """
 
-import json
 import time
 from pathlib import Path
 
 from tests.e2e.conftest import ROOT
-from tests.e2e.page.browser import Page, started_browser
+from tests.e2e.page.browser import Page, exported, started_browser, take_in
 from tests.e2e.server_process import ServerProcess
 
 FOLDER = ROOT / "docs" / "pictures"
@@ -44,8 +43,8 @@ TALKS = (
 )
 
 
-def exported() -> str:
-    """The conversations as the page exports them."""
+def talks() -> str:
+    """As the page exports them."""
     conversations, now = [], int(1000 * time.time())
     for age, (user, content) in enumerate(reversed(TALKS)):
         turn = {
@@ -57,21 +56,9 @@ def exported() -> str:
             "reasoning": "",
             "state": "done",
         }
-        conversations.append({"title": user.split(":")[0], "leaf": "1", "used": now - age * DAY_MS, "turns": [turn]})
-    return json.dumps({"format": "vkprefill conversations", "version": 1, "conversations": conversations})
-
-
-def take_in(page: Page) -> None:
-    page.js(
-        """const data = new DataTransfer();
-        data.items.add(new File([arguments[0]], "conversations.json"));
-        const input = document.getElementById("import-file");
-        input.files = data.files;
-        input.dispatchEvent(new Event("change"));""",
-        exported(),
-    )
-    page.until(lambda: len(page.all("#conversations .open")) == len(TALKS))
-    page.js("document.getElementById('toast').classList.remove('shown')")
+        title = user.split(":")[0]
+        conversations.append({"title": title, "leaf": "1", "used": now - age * DAY_MS, "turns": [turn]})
+    return exported(*conversations)
 
 
 def save(page: Page, name: str) -> None:
@@ -89,7 +76,9 @@ def main() -> None:
     with ServerProcess(*sparse) as server, started_browser() as driver:
         page = Page(driver, server.url)
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", DESKTOP)
-        take_in(page)
+        take_in(page, talks())
+        page.until(lambda: len(page.all("#conversations .open")) == len(TALKS))
+        page.js("document.getElementById('toast').classList.remove('shown')")
         page.id("example").click()
         page.until(lambda: page.id("message").get_attribute("value"))
         page.id("send").click()

@@ -45,22 +45,6 @@ export async function getJson(path) {
   return response.json();
 }
 
-export async function postJson(path, body, signal) {
-  const response = await post(path, body, signal);
-  return response.json();
-}
-
-async function post(path, body, signal) {
-  const response = await request(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
-  if (!response.ok) throw await errorOf(response);
-  return response;
-}
-
 // { ready, stage }: whether the model is loaded, and what the server is doing if not.
 export async function health() {
   const response = await request("/health");
@@ -70,7 +54,13 @@ export async function health() {
 
 // The chunks of a streamed chat answer. Throws ServerError, also for an error in the middle; AbortError when stopped.
 export async function* streamChat(body, signal) {
-  const response = await post("/v1/chat/completions", { ...body, stream: true }, signal);
+  const response = await request("/v1/chat/completions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ ...body, stream: true }),
+    signal,
+  });
+  if (!response.ok) throw await errorOf(response);
   for await (const data of eventData(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);

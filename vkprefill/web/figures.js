@@ -15,6 +15,8 @@ const NEXT = "nothing more left out"; // where an earlier turn left out somethin
 
 const EARLIER = /; \d+ of the \d+ cached tokens were left out before$/; // of a reason: the page says it in its own words
 
+const LONG_MS = 100; // shorter waits are not worth a word
+
 const CHECKS = {
   equal: "checked: the same as from the whole prompt",
   revised: "checked and corrected: now the same as from the whole prompt",
@@ -73,6 +75,7 @@ function facts(report, timings) {
     `remembered ${count(cached)}`,
     `read ${count(kept)} of ${count(total - cached)}${share}`,
     `answer ${count(generated)} tokens${rate ? `, ${rate.toFixed(1)} per second` : ""}`,
+    ...(timings.wait_ms > LONG_MS ? [`waited for others ${duration(timings.wait_ms)}`] : []),
     ...(drafted ? [`drafts ${count(accepted)} of ${count(drafted)} accepted (${percent(accepted, drafted)})`] : []),
   ];
 }

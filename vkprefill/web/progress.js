@@ -1,6 +1,6 @@
 // What the server is doing for an answer, from its progress events: words, how far it is, how long it may take.
 
-import { count, duration, percent } from "./text.js";
+import { count, duration, percent, plural } from "./text.js";
 
 const WORDS = {
   score: "Finding what matters in the prompt",
@@ -14,11 +14,11 @@ export class Stages {
   #from = null; // { done, ms } at the stage's begin
 
   // progress: an event's `prompt_progress` -> { what, detail, done, total }; done and total are null where there is no bar.
-  words({ stage, processed: done, total, time_ms: ms, queue_position: before, share }) {
+  words({ stage, processed: done, total, time_ms: ms, queue_position: before, turns, share }) {
     if (stage !== this.#stage) this.#from = { done, ms };
     this.#stage = stage;
     if (stage === "queue") return { what: queue(before), detail: waited(ms), done: null, total: null };
-    const detail = [`${count(done)} of ${count(total)} tokens`, this.#left(done, total, ms), shared(share)].filter(Boolean).join(", ");
+    const detail = [`${count(done)} of ${count(total)} tokens`, this.#left(done, total, ms), shared(turns, share)].filter(Boolean).join(", ");
     return { what: WORDS[stage] ?? "The server works on it", detail, done, total };
   }
 
@@ -36,5 +36,9 @@ function queue(before) {
 
 const waited = (ms) => (ms > SURE_MS ? `waiting for ${duration(ms).replace(/\.\d+/, "")}` : "");
 
-// Where the server works on several conversations in turns.
-const shared = (share) => (share > 0 && share < 1 ? `with ${percent(share, 1)} of the device's time` : "");
+// Where the server works on several answers in turns.
+function shared(turns, share) {
+  if (!(turns > 1)) return "";
+  const had = share > 0 && share < 1 ? ` (${percent(share, 1)} of the time so far)` : "";
+  return `in turns with ${plural(turns - 1, "other answer")}${had}`;
+}

@@ -10,6 +10,7 @@ const DAY_MS = 86_400_000;
 export class SideList {
   #conversations = [];
   #shown = null;
+  #opener = null; // the button of the open menu
 
   // on: { open(id), rename(id, title), remove(id), exportAs(id, kind), isRunning(id) }
   constructor(on) {
@@ -17,8 +18,6 @@ export class SideList {
     $("filter").addEventListener("input", () => this.#draw());
     $("menu").addEventListener("toggle", ({ newState }) => newState === "closed" && this.#opener?.setAttribute("aria-expanded", "false"));
   }
-
-  #opener = null;
 
   show(conversations, shown) {
     this.#conversations = [...conversations].sort((a, b) => b.used - a.used);
@@ -30,8 +29,7 @@ export class SideList {
     const wanted = $("filter").value.trim().toLowerCase();
     $("filter").hidden = this.#conversations.length < FILTER_FROM && !wanted;
     const found = this.#conversations.filter(({ title }) => title.toLowerCase().includes(wanted));
-    const groups = Map.groupBy ? Map.groupBy(found, ({ used }) => when(used)) : grouped(found);
-    $("conversations").replaceChildren(...[...groups].map(([name, group]) => this.#group(name, group)));
+    $("conversations").replaceChildren(...[...grouped(found)].map(([name, group]) => this.#group(name, group)));
     $("none").hidden = found.length > 0;
     $("none").textContent = this.#conversations.length ? "No title has that in it." : "Conversations will be listed here. They stay in this browser.";
   }
@@ -102,6 +100,7 @@ export class SideList {
   }
 }
 
+// By the time of their last message.
 function grouped(conversations) {
   const groups = new Map();
   for (const one of conversations) groups.set(when(one.used), [...(groups.get(when(one.used)) ?? []), one]);

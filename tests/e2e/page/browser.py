@@ -219,3 +219,20 @@ class Page:
     def as_before(self) -> None:
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         self.dark(False)
+
+
+def exported(*conversations: dict[str, object]) -> str:
+    """A file as the page exports it."""
+    return json.dumps({"format": "vkprefill conversations", "version": 1, "conversations": conversations})
+
+
+def take_in(page: Page, text: str) -> None:
+    """Import a file."""
+    page.js(
+        """const data = new DataTransfer();
+        data.items.add(new File([arguments[0]], "conversations.json"));
+        const input = document.getElementById("import-file");
+        input.files = data.files;
+        input.dispatchEvent(new Event("change"));""",
+        text,
+    )

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.e2e.page.browser import SCRIPTED
+from tests.e2e.page.browser import SCRIPTED, exported, take_in
 from tests.e2e.page.test_answers import KEYS
 from tests.e2e.page.test_turns import shown
 
@@ -27,17 +27,6 @@ def downloaded(page, action) -> str:
     action()
     page.until(lambda: page.js("return files.length"))
     return page.call("return files[0].text()")
-
-
-def take_in(page, text: str) -> None:
-    page.js(
-        """const data = new DataTransfer();
-        data.items.add(new File([arguments[0]], "conversations.json"));
-        const input = document.getElementById("import-file");
-        input.files = data.files;
-        input.dispatchEvent(new Event("change"));""",
-        text,
-    )
 
 
 def test_list(scripted):
@@ -192,11 +181,8 @@ def test_what_is_not_sent_is_kept(scripted):
 
 def test_find(scripted):
     page = scripted
-    text = {"format": "vkprefill conversations", "version": 1, "conversations": []}
-    for number in range(9):
-        turn = {"id": "a", "parent": None, "user": "x", "content": "y", "reasoning": "", "files": [], "state": "done"}
-        text["conversations"].append({"title": f"Number {number}", "leaf": "a", "turns": [turn]})
-    take_in(page, json.dumps(text))
+    turn = {"id": "a", "parent": None, "user": "x", "content": "y", "reasoning": "", "files": [], "state": "done"}
+    take_in(page, exported(*({"title": f"Number {number}", "leaf": "a", "turns": [turn]} for number in range(9))))
     page.until(lambda: len(titles(page)) == 9)
     page.id("filter").send_keys("number 4")
     assert titles(page) == ["Number 4"]

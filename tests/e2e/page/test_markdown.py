@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.e2e.page.browser import exported, take_in
+
 WHOLE = """# First
 
 A [link](https://example.org/a?b=1 "title"), **bold**, *italic*, ~~gone~~, `code` and a\\
@@ -91,13 +93,17 @@ HOSTILE = [
 
 
 def test_nothing_runs(scripted):
-    """Each of these in an answer, in its reasoning and in the message."""
+    """Each of these in an answer, in its reasoning and in the message, of a conversation that is imported."""
     page = scripted
-    for text in HOSTILE:
-        page.begin(text)
-        page.say(reasoning=text)
-        page.say(text)
-        page.end()
+    given = {"files": [], "state": "done"}
+    turns = [
+        {"id": str(n), "parent": str(n - 1) if n else None, "user": text, "content": text, "reasoning": text, **given}
+        for n, text in enumerate(HOSTILE)
+    ]
+    take_in(page, exported({"title": HOSTILE[1], "leaf": turns[-1]["id"], "turns": turns}))
+    page.until(lambda: page.all("#conversations .open"))
+    page.all("#conversations .open")[0].click()
+    page.until(lambda: len(page.all("article")) == len(HOSTILE))
     found = page.js(
         """const bad = [];
         for (const node of document.querySelectorAll("article *")) {

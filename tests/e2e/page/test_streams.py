@@ -43,7 +43,7 @@ def test_place_in_the_queue_and_progress(scripted):
         {"stage": "queue", "queue_position": 1, "total": 10, "processed": 0, "time_ms": 9000},
         {"stage": "score", "total": 2000, "processed": 500, "time_ms": 100},
         {"stage": "prefill", "total": 4000, "processed": 1000, "time_ms": 1000},
-        {"stage": "prefill", "total": 4000, "processed": 2000, "time_ms": 6000, "share": 0.5},
+        {"stage": "prefill", "total": 4000, "processed": 2000, "time_ms": 6000, "turns": 2, "share": 0.5, "wait_ms": 9},
         {"stage": "something new", "total": 10, "processed": 1, "time_ms": 1},
     ):
         before = page.texts(".stage")
@@ -55,7 +55,8 @@ def test_place_in_the_queue_and_progress(scripted):
         "One other message is before this one waiting for 9 s",
         "Finding what matters in the prompt 500 of 2,000 tokens",
         "Reading the prompt 1,000 of 4,000 tokens",
-        "Reading the prompt 2,000 of 4,000 tokens, about 10 s left, with 50 % of the device's time",
+        "Reading the prompt 2,000 of 4,000 tokens, about 10 s left, "
+        "in turns with 1 other answer (50 % of the time so far)",
         "The server works on it 1 of 10 tokens",
     ]
     assert page.all("progress")[0].get_attribute("value") == "1"
