@@ -184,7 +184,7 @@ def test_request_ids(proxy, servers):
     assert given == "of-the-client" and len(made) == 32
 
     def logged() -> set[str]:
-        return {json.loads(line).get("id") for server in servers for line in server.lines}
+        return {json.loads(line).get("id") for server in servers for line in server.lines if line.startswith("{")}
 
     servers[0].wait_for(lambda: {given, made} <= logged())
     assert all(KEY not in server.stderr for server in servers)

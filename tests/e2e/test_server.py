@@ -341,13 +341,30 @@ def test_client_that_leaves_in_the_answer_or_the_queue(server, client):
     assert text_of(ask(client, user(DEMO[2]["user"]), **DENSE)) == DEMO[2]["answer"]
 
 
-def test_api_key_and_most_tokens():
-    with ServerProcess("-c", 4096, "--api-key", "s3cret", "--no-specprefill", "-n", 3) as server:
-        assert server.client.post("/v1/chat/completions", json={"messages": user("x")}).status_code == 401
-        authorization = {"Authorization": "Bearer s3cret"}
-        answer = server.client.post("/v1/completions", json={**LONG, "stream": False}, headers=authorization)
-        assert answer.json()["usage"]["completion_tokens"] == 3, "-n bounds every answer"
+def test_as_a_service(tmp_path, monkeypatch):
+    """Options by variables, keys in a file that changes, most tokens of an answer, and a log of JSON alone."""
+    keys = tmp_path / "keys"
+    keys.touch(mode=0o600)
+    keys.write_text("# of the test\ns3cret\n")
+    for name, value in {"CTX_SIZE": "4096", "N_PREDICT": "3", "API_KEY_FILE": str(keys), "LOG_FORMAT": "json"}.items():
+        monkeypatch.setenv(f"VKPREFILL_{name}", value)
+    with ServerProcess("--no-specprefill") as server:
+
+        def ask(key: str) -> httpx.Response:
+            headers = {"Authorization": f"Bearer {key}", "X-Request-Id": f"by-{len(key)}"}
+            body = {**LONG, "prompt": "Unspeakable", "stream": False}
+            return server.client.post("/v1/completions", json=body, headers=headers)
+
+        assert ask("wrong").status_code == 401
+        assert ask("s3cret").json()["usage"]["completion_tokens"] == 3, "-n bounds every answer"
+        keys.write_text("another\n")
+        assert (ask("s3cret").status_code, ask("another").status_code) == (401, 200)
         assert server.stop(signal.SIGINT) == 0
+    lines = [json.loads(line) for line in server.lines if line.startswith("{")]  # drivers have lines of their own
+    assert {"no", "listening", "ready:", "--api-key-file"} <= {line["message"].split()[0] for line in lines}
+    requests = [(line["id"], line["status"], line.get("answer_tokens")) for line in lines if "id" in line]
+    assert requests == [("by-5", 401, None), ("by-6", 200, 3), ("by-6", 401, None), ("by-7", 200, 3)]
+    assert all(word not in server.stderr for word in ("s3cret", "another", "wrong", "Unspeakable"))
 
 
 def test_time_limits():

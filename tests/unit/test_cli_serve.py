@@ -70,5 +70,11 @@ def test_times(served, capsys):
     found = served("--timeout", "1", "--body-timeout", "2", "--engine-timeout", "3", "--max-queue", "4")
     assert (found.timeout_s, found.body_timeout_s, found.engine_timeout_s, found.max_waiting) == (1, 2, 3, 4)
     assert served().engine_timeout_s == 600
+    assert (served().drain_timeout_s, served("--drain-timeout", "0").drain_timeout_s) == (30, 0)
     assert served("--engine-timeout", "-1") == 1
     assert "--engine-timeout: found -1.0, wanted at least 0" in capsys.readouterr().err
+
+
+def test_log(served):
+    for flags, form, level in (((), "text", 30), (("--log-format", "json"), "json", 30), (("-v",), "text", 20)):
+        assert (served(*flags).engine.log_format, served(*flags).engine.log_level) == (form, level)
