@@ -61,6 +61,8 @@ def test_ends(tiny, decode, sampling):
     assert answer(tiny, decode, sampling=biased, stop_token_ids=(65,)) == []
     assert len(answer(tiny, decode, sampling=biased, stop_token_ids=(65,), min_tokens=3)) == 3
     assert end not in answer(tiny, decode, sampling=eager, ignore_eos=True)
+    assert answer(tiny, decode, sampling=biased, stop_token_ids=(65,), ignore_eos=True) == []
+    assert answer(tiny, decode, sampling=eager, stop_token_ids=(*tiny.tokenizer.eog_token_ids,), ignore_eos=True) == []
 
 
 @pytest.mark.parametrize("decode", [NONE, NGRAM], ids=["plain", "drafts"])

@@ -80,6 +80,7 @@ def test_a_request_of_an_agent():
             {"tool_choice": {"type": "function", "function": {"name": "add"}}, "parallel_tool_calls": False},
         ),
         ({"stop_sequences": ["x"]}, {"stop": ["x"]}),
+        ({"min_p": 0.1, "thinking_budget": 3}, {"min_p": 0.1, "thinking_budget": 3}),
         ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
@@ -107,6 +108,9 @@ def test_fields(fields, wanted):
         ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text: missing"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: missing"),
+        ({"stop": ["x"]}, "stop: found a list, which is not supported; use stop_sequences"),
+        ({"n": 2}, "n: found 2, which is not supported"),
+        ({"lora": [{}]}, "lora: found a list, which is not supported"),
         ({"mcp_servers": [{}]}, "mcp_servers: found 1 in it"),
     ],
 )

@@ -11,6 +11,8 @@ from vkprefill.server.protocol.responses import MAX_REMEMBERED, Remembered, as_c
 TOOL = {"type": "function", "name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}}
 CUSTOM = {"type": "custom", "name": "run", "description": "runs code"}
 FUNCTION = {name: TOOL[name] for name in ("name", "parameters")}
+BESIDE = {"top_k": 5, "thinking_budget": 3, "ignore_eos": True, "stop_token_ids": [5], "grammar": 'root ::= "x"'}
+BESIDE |= {"min_tokens": 2, "stop": ["x"], "enable_thinking": False, "seed": 4, "specprefill": False}
 PIECES = ["<think>\nHm", ".\n</think>\n\nIt ", "is.\n", CALL]
 
 
@@ -41,6 +43,7 @@ def test_items_of_one_answer_are_one_message():
     ("fields", "wanted"),
     [
         ({"max_output_tokens": 5}, {"max_tokens": 5}),
+        *(({name: value}, {name: value}) for name, value in BESIDE.items()),
         (
             {"tools": [TOOL]},
             {"tools": [{"type": "function", "function": FUNCTION}]},
@@ -81,6 +84,11 @@ def test_fields(fields, wanted):
             "tools[0].format.type: found 'grammar', wanted text",
         ),
         ({"input": [{"type": "custom_tool_call", "name": "run"}]}, "input[0].input: missing, wanted text"),
+        ({"max_tokens": 5}, "max_tokens: found 5, which is not supported; use max_output_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format: found an object, which is not supported; use"),
+        ({"n": 2}, "n: found 2, which is not supported"),
+        ({"guided_regex": "a"}, "guided_regex: found 'a', which is not supported; use response_format or grammar"),
+        ({"speculative.n_maxx": 1}, "speculative.n_maxx: not known"),
         ({"background": True}, "background: found True, which is not supported"),
         ({"conversation": "c"}, "conversation: found 'c', which is not supported"),
         ({"previous_response_id": "resp_1"}, "previous_response_id: found 'resp_1', which is not remembered"),

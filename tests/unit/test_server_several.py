@@ -65,6 +65,15 @@ def test_a_prompt_comes_back(send, engine):
     assert text.count("Well. ") == 1 and '"text":"Well. Hello"' in text
 
 
+def test_a_prompt_comes_back_before_no_answer(send, engine):
+    engine.pieces = []
+    body = {"prompt": ["One", "Two"], "echo": True, "max_tokens": 0}
+    whole = send("POST", "/v1/completions", json=body).json()["choices"]
+    chunks = events(send("POST", "/v1/completions", json={**body, "stream": True}))
+    streamed = ["".join(c["text"] for chunk in chunks for c in chunk["choices"] if c["index"] == i) for i in (0, 1)]
+    assert [choice["text"] for choice in whole] == streamed == ["One", "Two"]
+
+
 def test_a_limit_of_no_tokens(send, engine):
     send("POST", "/v1/completions", json={"prompt": "x", "max_tokens": 0})
     send("POST", "/v1/completions", json={"prompt": "x", "max_tokens": -1})

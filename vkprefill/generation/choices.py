@@ -36,9 +36,11 @@ class Choices:
         """budget: tokens of the reasoning that the answer begins in, if they are bounded. RequestError where the
         vocabulary has no token that ends it.
         """
-        self._matcher, self._ignore_eos, self._min_tokens = matcher, options.ignore_eos, options.min_tokens
+        self._matcher, self._min_tokens = matcher, options.min_tokens
         self._words = ceil_div(tokenizer.vocab_size, 32)
-        self._ends, self._close = tokenizer.eog_token_ids | {*options.stop_token_ids}, None
+        stops, self._close = {*options.stop_token_ids}, None
+        self._ends = tokenizer.eog_token_ids | stops
+        self._never = tokenizer.eog_token_ids - stops if options.ignore_eos else frozenset()
         self._drawn, self._budget = 0, budget
         if budget is not None:
             self._close = tokenizer.special_tokens.get(CLOSE_THINKING)
@@ -75,13 +77,13 @@ class Choices:
             self._matcher.push(token_id)
 
     def _restricts(self) -> bool:
-        return self._ignore_eos or self._drawn < self._min_tokens or self._budget is not None
+        return bool(self._never) or self._drawn < self._min_tokens or self._budget is not None
 
     def _restrict(self, row: np.ndarray, drawn: int, thinks: bool) -> None:
         """The bits of what comes after so many tokens."""
         if thinks and drawn >= self._budget:
             row[:] = 0
             row[self._close >> 5] = 1 << (self._close & 31)
-        elif self._ignore_eos or drawn < self._min_tokens:
-            for token_id in self._ends:
+        else:
+            for token_id in self._ends if drawn < self._min_tokens else self._never:
                 row[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))

@@ -33,7 +33,7 @@ class AnswerOptions:
     decode: how tokens are drafted; stop: texts that end the answer, which ends before them; whole: nobody reads the
     answer before its end; grammar: what the answer has to be, after its reasoning;
     stop_token_ids: tokens that end the answer as the model's own do; min_tokens: so many come before any of those;
-    ignore_eos: none of those is drawn; thinking_tokens: of the reasoning at most, after which it ends.
+    ignore_eos: none of the model's is drawn; thinking_tokens: of the reasoning at most, after which it ends.
     """
 
     max_tokens: int | None = None

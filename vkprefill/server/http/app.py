@@ -166,7 +166,7 @@ def build_app(service: Service, *, access: Access | None = None) -> RequestLog:
     routes = [
         Route("/health", health),
         *(Route(f"{start}/models", models) for start in STARTS),
-        Route("/v1/models/{name:path}", model),
+        *(Route(f"{start}/models/{{name:path}}", model) for start in STARTS),
         Route("/props", get_props),
         Route("/tokenizer_info", get_tokenizer_info),
         Route("/metrics", metrics),

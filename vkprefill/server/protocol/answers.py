@@ -242,6 +242,11 @@ class CompletionAnswer(_Answer):
         text, self._shown = (piece.text if self._shown else self._echoed + piece.text), True
         yield {**self._head(self.chunk_name), "choices": [self._choice(text, self._legacy(piece.logprobs), None)]}
 
+    def _rest(self) -> Iterator[Json]:
+        """What is echoed before an answer without a token."""
+        if self._echoed and not self._shown:
+            yield {**self._head(self.chunk_name), "choices": [self._choice(self._echoed, None, None)]}
+
     def revision_chunk(self, piece: Piece) -> Json:
         before = self._text
         self._text = before[: piece.revised_from] + piece.text

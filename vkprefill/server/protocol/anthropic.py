@@ -18,6 +18,7 @@ from vkprefill.server.protocol.kinds import (
     Items,
     Json,
     Kind,
+    Neutral,
     Noted,
     Number,
     Record,
@@ -25,7 +26,7 @@ from vkprefill.server.protocol.kinds import (
     Whole,
     check,
 )
-from vkprefill.server.protocol.tables import MAX_TOKENS, STOP
+from vkprefill.server.protocol.tables import BESIDE, MAX_TOKENS, OF_DRAFTS, STOP
 
 TEXT_BLOCK = Record({"type": Choice(("text",)), "text": Text()}, ("type", "text"))
 BLOCK = Record({"type": Choice(("text", "tool_use", "tool_result", "thinking", "redacted_thinking"))}, ("type",))
@@ -64,19 +65,20 @@ FIELDS: dict[str, Kind] = {
     "mcp_servers": Items(Record(), 0, 0),
 }
 COUNT = Record(FIELDS, ("messages",))
-MESSAGES = Record(
-    {
-        **FIELDS,
-        "max_tokens": Whole(1, MAX_TOKENS),
-        "stop_sequences": Items(STOP, 0, 16),
-        "stream": Boolean(),
-        "temperature": Number(0, 1),
-        "top_p": Number(0, 1),
-        "top_k": Whole(0, MAX_TOKENS),
-    },
-    ("messages", "max_tokens"),
-)
-PASSED = ("model", "max_tokens", "stream", "temperature", "top_p", "top_k", "specprefill", "seed")
+OWN: dict[str, Kind] = {
+    **FIELDS,
+    "max_tokens": Whole(1, MAX_TOKENS),
+    "stop_sequences": Items(STOP, 0, 16),
+    "stream": Boolean(),
+    "temperature": Number(0, 1),
+    "top_p": Number(0, 1),
+    "top_k": Whole(0, MAX_TOKENS),
+    "stop": Neutral((), "; use stop_sequences"),
+    **{name: Neutral((), "; use max_tokens") for name in ("max_completion_tokens", "n_predict")},
+    "response_format": Neutral((), "; use output_config.format"),
+}
+MESSAGES = Record({**BESIDE, **OWN}, ("messages", "max_tokens"), closed=OF_DRAFTS)
+PASSED = (*(BESIDE.keys() - OWN.keys()), "model", "max_tokens", "stream", "temperature", "top_p", "top_k")
 ERRORS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
 BUSY = (503, "overloaded_error")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -18,6 +18,7 @@ from vkprefill.server.protocol.kinds import (
     Either,
     Items,
     Json,
+    Kind,
     Neutral,
     Noted,
     Number,
@@ -26,7 +27,7 @@ from vkprefill.server.protocol.kinds import (
     Whole,
     check,
 )
-from vkprefill.server.protocol.tables import EFFORTS, MAX_TOKENS
+from vkprefill.server.protocol.tables import BESIDE, EFFORTS, MAX_TOKENS, OF_DRAFTS
 
 MAX_REMEMBERED = 1000
 MAX_CHARACTERS = 2**25  # of the conversations that are remembered
@@ -60,32 +61,32 @@ TOOL = Record(
 )
 FORMAT = Record({"type": Choice(("text", "json_object", "json_schema")), "name": Text(), "schema": Record()}, ("type",))
 NAMED_TOOL = Record({"type": Choice(("function", CUSTOM)), "name": Text(1)}, ("type", "name"))
-RESPONSES = Record(
-    {
-        "model": Text(),
-        "input": Either((Text(1), Items(ITEM, least=1)), "text or a list of items"),
-        "instructions": Text(),
-        "previous_response_id": Text(),
-        "store": Noted("false: not remembered for previous_response_id", Boolean()),
-        "stream": Boolean(),
-        "max_output_tokens": Whole(1, MAX_TOKENS),
-        "temperature": Number(0, 2),
-        "top_p": Number(0, 1),
-        "top_logprobs": Neutral((0,)),
-        "tools": Items(TOOL),
-        "tool_choice": Either((Choice(("auto", "none", "required")), NAMED_TOOL), "auto, none, required or a tool"),
-        "parallel_tool_calls": Boolean(),
-        "text": Record({"format": FORMAT, "verbosity": Neutral(("medium",))}),
-        "reasoning": Record({"effort": Choice(EFFORTS)}),
-        "background": Neutral((False,)),
-        "truncation": Neutral(("disabled",)),
-        "conversation": Neutral(()),
-        "prompt": Neutral(()),
-        "max_tool_calls": Noted("of tools that run at the service, of which there are none", Whole(1)),
-    },
-    ("input",),
-)
-PASSED = ("model", "stream", "temperature", "top_p", "parallel_tool_calls", "specprefill", "seed")
+OWN: dict[str, Kind] = {
+    "model": Text(),
+    "input": Either((Text(1), Items(ITEM, least=1)), "text or a list of items"),
+    "instructions": Text(),
+    "previous_response_id": Text(),
+    "store": Noted("false: not remembered for previous_response_id", Boolean()),
+    "stream": Boolean(),
+    "max_output_tokens": Whole(1, MAX_TOKENS),
+    "temperature": Number(0, 2),
+    "top_p": Number(0, 1),
+    "top_logprobs": Neutral((0,)),
+    "tools": Items(TOOL),
+    "tool_choice": Either((Choice(("auto", "none", "required")), NAMED_TOOL), "auto, none, required or a tool"),
+    "parallel_tool_calls": Boolean(),
+    "text": Record({"format": FORMAT, "verbosity": Neutral(("medium",))}),
+    "reasoning": Record({"effort": Choice(EFFORTS)}),
+    "background": Neutral((False,)),
+    "truncation": Neutral(("disabled",)),
+    "conversation": Neutral(()),
+    "prompt": Neutral(()),
+    "max_tool_calls": Noted("of tools that run at the service, of which there are none", Whole(1)),
+    **{name: Neutral((), "; use max_output_tokens") for name in ("max_tokens", "max_completion_tokens", "n_predict")},
+    "response_format": Neutral((), "; use text.format"),
+}
+RESPONSES = Record({**BESIDE, **OWN}, ("input",), closed=OF_DRAFTS)
+PASSED = (*(BESIDE.keys() - OWN.keys()), "model", "stream", "temperature", "top_p", "parallel_tool_calls")
 
 
 class Remembered:

@@ -316,6 +316,15 @@ CHAT = Record(
     ("messages",),
     closed=OF_DRAFTS,
 )
+# Of these, what protocols that are mapped to chat take too, under the same names: all that they have no word of their
+# own for and that their answers can hold.
+OWN_WORDS = ("model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n_predict", "response_format")
+BESIDE: dict[str, Kind] = {
+    **{name: kind for name, kind in COMMON.items() if name not in OWN_WORDS},
+    **{name: TEMPLATE[name] for name in ("chat_template_kwargs", "enable_thinking")},
+    **_neutral(NEUTRAL_IN_CHAT),
+    **_neutral({"n": ONE, "n_probs": ZERO, "logprobs": OFF, "return_progress": OFF, "layer_map": OFF}),
+}
 COMPLETION = Record(
     {
         "prompt": Either(
