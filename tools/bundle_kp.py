@@ -13,9 +13,8 @@ from pathlib import Path
 
 CHANGES = {
     '    "kp==0.9.0",\n': "",
-    'license = "Apache-2.0"\nlicense-files = ["LICENSE"]\n': (
-        'license = "Apache-2.0 AND BSD-3-Clause"\nlicense-files = ["LICENSE", "vkprefill/_bundled/licenses/*"]\n'
-    ),
+    'license = "Apache-2.0': 'license = "BSD-3-Clause AND Apache-2.0',
+    "license-files = [": 'license-files = ["vkprefill/_bundled/licenses/*", ',
 }
 
 

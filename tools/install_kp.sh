@@ -37,5 +37,5 @@ export KOMPUTE_OPT_USE_BUILT_IN_PYBIND11=OFF
 export KOMPUTE_OPT_DISABLE_VULKAN_VERSION_CHECK=ON    # it refuses headers newer than 1.3.300
 export KOMPUTE_OPT_DISABLE_VK_DEBUG_LAYERS=ON         # it would switch the validation layer on wherever that is installed
 export KOMPUTE_PYTHON_NUM_PARALLEL_THREADS=$(nproc)
-pybind11_DIR=$("$python" -m pybind11 --cmakedir) pip install "$source"
+pybind11_DIR=$("$python" -m pybind11 --cmakedir) pip install --use-pep517 "$source"    # with metadata, whatever pip is there
 "$python" -c 'import kp'
