@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 TEXT, JSON = "text", "json"
 FORMATS = (TEXT, JSON)
 REQUESTS = "vkprefill.requests"  # the logger of a line for each request
+LEVELS = {"warning:": logging.WARNING, "Error:": logging.ERROR}  # of notices, by their first word
 
 _format = TEXT  # of this process
 
@@ -32,10 +33,8 @@ def line_of(text: str) -> str:
     """A notice to the user as the log has it."""
     if _format == TEXT:
         return text
-    warning = text.startswith(("warning:", "Error:"))
-    return JsonLines().format(
-        logging.LogRecord("vkprefill", logging.WARNING if warning else logging.INFO, "", 0, text, (), None)
-    )
+    level = LEVELS.get(text.partition(" ")[0], logging.INFO)
+    return JsonLines().format(logging.LogRecord("vkprefill", level, "", 0, text, (), None))
 
 
 class JsonLines(logging.Formatter):

@@ -113,7 +113,7 @@ def test_notices_in_json(as_json, capsys):
     assert [(one["level"], one["message"]) for one in found] == [
         ("info", "listening on\nsomewhere"),
         ("warning", "warning: no --api-key"),
-        ("warning", "Error: no"),
+        ("error", "Error: no"),
     ]
 
 
