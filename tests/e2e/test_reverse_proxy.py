@@ -147,7 +147,7 @@ def test_plain_http_is_sent_on(proxy):
 
 
 def test_a_session_stays_with_its_server(proxy):
-    found = {session: proxy.who(session) for session in "abcdefghijkl"}
+    found = {session: proxy.who(session) for session in map(str, range(20))}
     assert set(found.values()) == set(NAMES), "sessions are spread"
     assert {session: proxy.who(session) for session in found} == found
     usual = {proxy.client.get("/v1/models").json()["data"][0]["id"] for _ in range(6)}
