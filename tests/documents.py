@@ -78,8 +78,7 @@ def scripts(text: str) -> Iterator[tuple[str, str]]:
     code = "\n".join([*lines(text), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))])
     yield from (("make", target) for target in re.findall(r"\bmake ([a-z][\w-]*)", code))
     yield from (("python", module) for module in re.findall(r"python -m ((?:tools|benchmarks)[\w.]*)", code))
-    yield from (
-        ("file", name) for name in re.findall(r"(?:^|[ `])((?:tools|benchmarks)/[\w/]+\.(?:sh|py))", code, re.M)
-    )
+    files = r"(?:^|[ `])((?:tools|benchmarks|examples)/[\w/]+\.(?:sh|py))"
+    yield from (("file", name) for name in re.findall(files, code, re.M))
     for extras in re.findall(r"pip install '(?:vkprefill|\.|[\w./*-]*)\[([\w,]+)\]'", code):
         yield from (("extra", name) for name in extras.split(","))

@@ -1,7 +1,8 @@
 """The documents as a site: python -m tools.make_docs [FOLDER]      default: build/docs/site (make docs)
 
 All Markdown files of the repository keep their places, so that their links hold on the site as they do beside the code;
-a page of all settings is made from the code. Needs mkdocs-material; a link that leads nowhere is an error.
+pages of all settings and all messages are made from the code. Needs mkdocs-material; a link that leads nowhere is an
+error.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.messages_page import messages_page
 from tools.settings_page import settings_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +24,7 @@ LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 
 
 def gather(source: Path) -> None:
-    """All documents, what they link to in the repository, and the page of settings."""
+    """All documents, what they link to in the repository, and the pages made from the code."""
     shutil.rmtree(source, ignore_errors=True)
     for pattern in SOURCES:
         for document in sorted(ROOT.glob(pattern)):
@@ -31,7 +33,8 @@ def gather(source: Path) -> None:
                 linked = (document.parent / link).resolve()
                 if linked.is_file() and linked.suffix != ".md":
                     _copy(linked, source)
-    (source / "docs" / "settings.md").write_text("\n".join(settings_page()) + "\n")
+    for name, lines in (("settings", settings_page()), ("messages", messages_page())):
+        (source / "docs" / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 
 def _copy(file: Path, source: Path) -> None:

@@ -68,6 +68,7 @@ def workshop(tmp_path_factory, gpu) -> Path:
         (folder / name).write_text(DEMO[0]["user"])
     (folder / "mine.jsonl").write_text(json.dumps({"prompt": DEMO[0]["user"], "answer": DEMO[0]["answer"]}))
     (folder / "prompts.jsonl").write_text('{"prompt": "The pet of Harold is a ferret."}\n')
+    (folder / "docs" / "pictures").mkdir(parents=True)
     (folder / "FOLDER").mkdir()
     shutil.copyfile(DATA / "draft.gguf", folder / "FOLDER" / "some.gguf")
     script = folder / "vkprefill"

@@ -103,7 +103,7 @@ def test_messages():
 def test_the_site_has_all_pages(tmp_path):
     gather(tmp_path / "source")
     pages = {str(path.relative_to(tmp_path / "source")) for path in (tmp_path / "source").rglob("*.md")}
-    assert pages == {*map(named, DOCUMENTS), "docs/settings.md"}
+    assert pages == {*map(named, DOCUMENTS), "docs/settings.md", "docs/messages.md"}
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     assert {*listed} <= pages and "docs/settings.md" in listed
     settings = (tmp_path / "source" / "docs" / "settings.md").read_text()
@@ -121,3 +121,9 @@ def test_the_site_has_all_pages(tmp_path):
     for line in filter(lambda line: line.startswith("|"), settings.splitlines()):
         cells = cells if line.startswith("| `") else line.count("|")  # of the header above
         assert line.count("|") == cells, line
+    said = (tmp_path / "source" / "docs" / "messages.md").read_text()
+    for message in (
+        "`device ...: found ... Vulkan device... (...)`",
+        "`queue: ... requests are waiting, no more are taken`",
+    ):
+        assert f"- {message}\n" in said
