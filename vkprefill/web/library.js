@@ -34,7 +34,9 @@ export class Library {
   }
 
   async rename(id, title) {
-    await this.keep({ ...(await this.store.get("conversations", id)), title });
+    const conversation = await this.store.get("conversations", id);
+    if (conversation) await this.keep({ ...conversation, title });
+    else await this.refresh(); // another tab deleted it
   }
 
   async remove(id) {
@@ -42,6 +44,7 @@ export class Library {
     answering?.stop();
     await answering?.ended;
     const conversation = await this.store.get("conversations", id);
+    if (!conversation) return this.refresh();
     const [turns, details] = await Promise.all(["turns", "details"].map((kind) => this.store.of(kind, id)));
     await this.store.remove(id);
     await this.on.gone(id);

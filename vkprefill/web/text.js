@@ -49,14 +49,20 @@ export function duration(ms) {
   return `${ms.toFixed(ms >= 10 ? 0 : 1)} ms`;
 }
 
-// Takes a text to the clipboard, by the older way where the page came over plain HTTP from another machine.
+// Takes a text to the clipboard, by the older way where the newer one is not allowed, as over plain HTTP.
 export async function copy(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  try {
+    return await navigator.clipboard.writeText(text);
+  } catch {
+    // not there, or not allowed
+  }
+  const focused = document.activeElement;
   const area = element("textarea", { value: text, className: "hidden" });
   document.body.append(area);
   area.select();
   document.execCommand("copy");
   area.remove();
+  focused?.focus();
 }
 
 // A button that copies what text() says, and says so.
