@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -29,6 +30,11 @@ class Town(BaseModel):
 
     name: str = Field(max_length=12)
     size: int = Field(ge=0, le=9999)
+
+
+class Place(BaseModel):
+    kind: Literal["town", "river"]
+    old: bool
 
 
 def check(package: str) -> Callable[[Callable[[], None]], None]:
@@ -94,6 +100,16 @@ def messages() -> None:
     assert text == stream.get_final_text()
     asked.pop("max_tokens")
     assert client.messages.count_tokens(**asked).input_tokens > 5
+
+
+@check("anthropic")
+def messages_parse() -> None:
+    """Their client leaves bounds of texts and numbers out of schemas."""
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=URL)
+    asked = {"model": "demo", "max_tokens": 50, "messages": [{"role": "user", "content": QUESTION}]}
+    assert isinstance(client.messages.parse(**asked, output_format=Place).parsed_output, Place)
 
 
 def with_structured_output(method: str) -> None:

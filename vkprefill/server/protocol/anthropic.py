@@ -19,7 +19,6 @@ from vkprefill.server.protocol.kinds import (
     Json,
     Kind,
     Neutral,
-    Noted,
     Number,
     Record,
     Text,
@@ -39,7 +38,7 @@ MESSAGE = Record(
 )
 TOOL = Record(
     {
-        "type": Noted("tools of the service itself are not here", Choice(("custom",))),
+        "type": Choice(("custom",), "; tools of the service itself are not here"),
         "name": Text(1),
         "description": Text(),
         "input_schema": Record(),
