@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.conftest import Outcome
 from vkprefill.cli.main import main
-from vkprefill.errors import OutOfMemoryError
+from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.evaluation import runs
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -132,6 +132,21 @@ def test_failed_run_reports_what_is_done(capsys, monkeypatch):
     assert main(["eval", "--lengths", "128", "--tasks", "3", "--methods", "dense"]) == 1
     out, err = capsys.readouterr()
     assert "2/2" in out and "failed: 2 runs of 3 are done" in err and err.endswith("Error: no room\n")
+
+
+def test_a_task_that_is_refused_ends_no_other(capsys, monkeypatch):
+    new_cache, made = runs.Model.new_cache, []
+
+    def refuse_second(self, *args):
+        made.append(self)
+        if len(made) == 2:
+            raise RequestError("not this one")
+        return new_cache(self, *args)
+
+    monkeypatch.setattr(runs.Model, "new_cache", refuse_second)
+    assert main(["eval", "--lengths", "128", "--tasks", "3", "--methods", "dense"]) == 1
+    out, err = capsys.readouterr()
+    assert "2/2" in out and "failed: 2 runs of 3 are done" in err and err.endswith("Error: not this one\n")
 
 
 def test_self_by_layer_on_tasks_by_name_goes_on(evaluate, tmp_path):

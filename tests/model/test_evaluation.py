@@ -70,7 +70,7 @@ def outcomes(
     before, free = Counter(model.device.allocated), len(model.runner.pool.free_pages)
     evaluation = Evaluation(model, draft, methods, budgets, variants, max_tokens=12, **more)
     found = list(evaluation.run(tasks))
-    assert len(found) == evaluation.runs_per_task * len(tasks)
+    assert len(found) == evaluation.comparisons.runs_per_task * len(tasks)
     evaluation.close()
     assert +Counter(model.device.allocated) == +before and len(model.runner.pool.free_pages) == free
     return found
@@ -187,7 +187,7 @@ def test_who_chooses_for_checked_answers(built_in, draft):
     def compared(draft: Model | None, *methods: str) -> list[str]:
         evaluation = Evaluation(built_in, draft, methods, [Budget("chunk", 0.2)], (BASE,))
         evaluation.close()
-        return [v.label for method, v in evaluation._compared if method == CHECKED]
+        return [v.label for method, v in evaluation.comparisons.compared if method == CHECKED]
 
     assert compared(draft, DENSE, CHECKED) == compared(draft, DRAFT, CHECKED) == [""]
     assert compared(draft, DRAFT, SELF, CHECKED) == ["", "layer 3"]

@@ -116,6 +116,24 @@ def test_a_recording_that_was_killed_goes_on(prompts, tmp_path, monkeypatch):
     assert files(cut) == files(whole)
 
 
+def test_a_prompt_that_is_too_long_ends_nothing(tmp_path, capsys):
+    """Its entry says why, those after it are there, and a second start has no more to do."""
+    path, folder = tmp_path / "prompts.jsonl", tmp_path / "out"
+    lines = [{"token_ids": [1] * 300, "id": "long"}, {"token_ids": [2, 3], "id": "short"}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    command = ["record", str(path), *ARGUMENTS, "-o", str(folder)]
+    assert main(command) == 1
+    err = capsys.readouterr().err
+    assert "prompt 'long' is not there: context: 0 cached and 300 new tokens, the cache holds 256" in err
+    assert "1 prompts, 5 points" in err
+    (shard,) = json.loads((folder / MANIFEST).read_text())["shards"]
+    assert [("error" in entry, entry["number"]) for entry in shard["prompts"]] == [(True, 0), (False, 1)]
+    found = arrays(folder)
+    assert {name.split("/")[0] for name in found} == {"1"} and found["1/token_ids"].tolist() == [2, 3]
+    before = files(folder)
+    assert main(command) == 1 and "2 of 2 prompts are there" in capsys.readouterr().err and files(folder) == before
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

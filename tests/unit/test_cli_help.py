@@ -73,4 +73,6 @@ def test_version(capsys, monkeypatch):
     assert (code, err) == (0, "") and re.fullmatch(rf"vkprefill \d+\.\d+\.\d+\n{re.escape(features())}\n", out)
     assert "kp 0.9.0" in out
     monkeypatch.setattr(parsers, "find_spec", lambda name: None)
-    assert features() == ("with kp 0.9.0; without barrier operation, native companion, extra server, extra plots")
+    assert features() == (
+        "with kp 0.9.0; without barrier operation, native companion, extra server, extra plots, extra ray"
+    )

@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType as TensorType
 
 from tools.model.shapes import make_config
 from vkprefill.benchmark.kernels import ceiling_programs
-from vkprefill.engine import memory, weights
+from vkprefill.engine import memory, outline, weights
 from vkprefill.engine import model as model_module
 from vkprefill.engine.capture import AttentionCapture
 from vkprefill.engine.halves import SHORT_RUN
@@ -147,19 +147,19 @@ def load_recording(
     config = make_config(shape, num_nextn_layers=int(with_block))
     layer = config.num_hidden_layers
     block = MTPBlock(file, layer, tuple(mtp_specs(config, layer)[0])) if with_block else None
-    replaced = {
-        "open_gguf": lambda path: file,
-        "find_block": lambda *_: block,
+    replaced = {"open_gguf": lambda path: file, "find_block": lambda *_: block}
+    described = {
         "ModelConfig": SimpleNamespace(from_gguf=lambda file: config),
         "check_tensors": lambda file, config: None,
         "Tokenizer": SimpleNamespace(from_metadata=lambda *_: SimpleNamespace(eog_token_ids=(), special_tokens={})),
     }
     opened = mock.patch.object(Device, "open", lambda wanted: _RecordingDevice(seen, features))
     untold = mock.patch.object(memory, "tell_of_detour")  # nothing runs
-    with mock.patch.multiple(model_module, **replaced), mock.patch.object(weights, "read_vector"), opened, untold:
-        return model_module.load(
-            shape, max_context=CONTEXT, kv_type=kv_type, precision=precision, prefill_chunk=prefill_chunk
-        )
+    with mock.patch.multiple(model_module, **replaced), mock.patch.multiple(outline, **described):
+        with mock.patch.object(weights, "read_vector"), opened, untold:
+            return model_module.load(
+                shape, max_context=CONTEXT, kv_type=kv_type, precision=precision, prefill_chunk=prefill_chunk
+            )
 
 
 def record(shape: str, layout: str, kv_type: str, **how: object) -> set[Key]:

@@ -197,22 +197,24 @@ def progress_bar(console: Console) -> Iterator[Progress]:
         yield bar
 
 
+def model_options(args: argparse.Namespace) -> dict[str, object]:
+    """Options of `load`, but the device."""
+    return {
+        "max_context": args.ctx_size,
+        "kv_type": kv_type(args),
+        "prefill_chunk": args.batch_size,
+        "precision": args.precision,
+        **block_wanted(args),
+        "steer": steers(args),
+    }
+
+
 @contextmanager
 def open_model(args: argparse.Namespace, *, reserve_bytes: int = 0) -> Iterator[Model]:
     """Load the model of the options, with a progress line for each stage; closed at the end."""
     with _loading() as report:
-        model = load(
-            model_path(args),
-            args.device,
-            args.ctx_size,
-            kv_type(args),
-            prefill_chunk=args.batch_size,
-            reserve_bytes=reserve_bytes,
-            precision=args.precision,
-            **block_wanted(args),
-            steer=steers(args),
-            progress=report,
-        )
+        path = model_path(args)
+        model = load(path, args.device, **model_options(args), reserve_bytes=reserve_bytes, progress=report)
     with model:
         file_context = model.config.max_position_embeddings
         if args.ctx_size is not None and args.ctx_size > file_context:
@@ -239,15 +241,11 @@ def open_pair(
     prompt_bytes: length of the only prompt there will be, which bounds its tokens; None when it is not known; uses:
     what the settings are for (none: for prompts that are scored by who is there).
     """
-    spec, path = scoring(args)
+    spec, path = told_scoring(args, uses)
     if spec is None:
-        if given := given_settings(args):
-            notice(f"{', '.join(given)}: not used, {why_off(args)}")
         with open_model(args) as model:
             yield model, None, None
         return
-    for line in unused_settings(args, spec, uses or [use_of(path)]):
-        notice(line)
     wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
     loading = {"kv_type": kv_type(args), "prefill_chunk": args.batch_size, "precision": args.precision}
     if path is None:
@@ -279,6 +277,18 @@ def scoring(args: argparse.Namespace) -> tuple[SpecPrefillConfig | None, Path | 
             notice(f"-md {printable(str(path))}: not used, the model scores prompts itself")
         return spec.having({"scorer": SELF}), None
     return (None, None) if path is None else (spec, path)
+
+
+def told_scoring(args: argparse.Namespace, uses: Sequence[Use] = ()) -> tuple[SpecPrefillConfig | None, Path | None]:
+    """The same, and says which settings are not used. uses: see open_pair."""
+    spec, path = scoring(args)
+    if spec is None:
+        if given := given_settings(args):
+            notice(f"{', '.join(given)}: not used, {why_off(args)}")
+    else:
+        for line in unused_settings(args, spec, uses or [use_of(path)]):
+            notice(line)
+    return spec, path
 
 
 def why_off(args: argparse.Namespace) -> str:

@@ -7,8 +7,8 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -19,8 +19,8 @@ from vkprefill.cli.common import (
     add_draft_options,
     add_model_options,
     demo_path,
+    kv_type,
     notice,
-    open_pair,
     progress_bar,
     template_kwargs,
 )
@@ -29,26 +29,24 @@ from vkprefill.cli.eval_options import (
     LENGTHS,
     NUM_TASKS,
     add_eval_options,
-    budgets_of,
     check_options,
-    methods_of,
-    variants_of,
 )
+from vkprefill.cli.eval_work import ByRay, Here, Plan, identity
 from vkprefill.cli.output_file import OutputFile
+from vkprefill.cli.ray_options import add_ray_options, places_of
 from vkprefill.cli.specprefill_options import refuse_checks
-from vkprefill.engine.model import Model
+from vkprefill.engine.outline import Outline
 from vkprefill.errors import RequestError, VkPrefillError
 from vkprefill.evaluation.files import read_tasks
 from vkprefill.evaluation.haystack import read_haystack
-from vkprefill.evaluation.methods import CHECKED, DENSE_STATE, uses_of
+from vkprefill.evaluation.methods import CHECKED, DENSE_STATE
 from vkprefill.evaluation.plot import plot, require_matplotlib
 from vkprefill.evaluation.record import Record
 from vkprefill.evaluation.report import as_json, cells, markdown, table
-from vkprefill.evaluation.runs import Evaluation, Outcome
+from vkprefill.evaluation.runs import Outcome
 from vkprefill.evaluation.task import Task
 from vkprefill.evaluation.tasks import KINDS, make_tasks
 from vkprefill.generation.prompt import EncodedPrompt, encode_prompt
-from vkprefill.specprefill.self_scorer import scoring_layers
 
 DEMO_KINDS = tuple(kind for kind in KINDS if kind != "code")
 ROOM = 256  # of a context beside a prompt and its answer
@@ -76,6 +74,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     add_eval_options(parser)
     add_model_options(parser)
     add_draft_options(parser)
+    add_ray_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -84,39 +83,34 @@ def run(args: argparse.Namespace) -> int:
     if args.specprefill_scorer is not None:
         raise RequestError("--specprefill-scorer: who scores is a method here: --methods draft,self (--self-layers)")
     check_options(args)
+    places = places_of(args)
     if args.plot:
         require_matplotlib()
     args.specprefill_break_even = False  # no guards, so no speeds to measure
-    budgets, variants = budgets_of(args), variants_of(args)
-    methods = methods_of(args)
+    plan = Plan.of(args)
     if args.ctx_size is None and args.file is None:
-        caches = 2 + ({CHECKED, DENSE_STATE} <= {*methods})  # of a prompt, at a time
+        caches = 2 + ({CHECKED, DENSE_STATE} <= {*plan.methods})  # of a prompt, at a time
         longest = max(args.lengths or LENGTHS) + args.n_predict + ROOM
-        args.ctx_size = max(caches, len({v.scoring for v in variants})) * longest
+        args.ctx_size = max(caches, len({v.scoring for v in plan.variants})) * longest
     haystack = None if args.haystack is None else read_haystack(args.haystack)
     with ExitStack() as stack:
         paths = (args.json if args.json != "-" else None, args.report, args.plot)
         files = Files(*(stack.enter_context(OutputFile(path)) if path is not None else None for path in paths))
-        model, draft, _ = stack.enter_context(open_pair(args, uses=uses_of(methods, variants)))
+        source = stack.enter_context((Here(args, plan) if places is None else ByRay(args, plan, places)).open())
+        model, draft = source.model, source.draft
         groups = tasks_of(args, model, haystack)
-        layers = layers_of(args, model)
-        evaluation = Evaluation(
-            model, draft, methods, budgets, variants, self_layers=layers, max_tokens=args.n_predict, seed=args.seed
-        )
-        with closing(evaluation):
-            run_of = {
-                "version": version("vkprefill"),
-                "model": identity(model),
-                "draft": identity(draft) if draft else None,
-                "device": model.device.info.name,
-                "kv_type": model.kv_type,
-                "precision": model.precision,
-                "methods": evaluation.names,
-                "seed": args.seed,
-                "n_predict": args.n_predict,
-            }
-            record = stack.enter_context(Record(args.resume, run_of)) if args.resume is not None else None
-            outcomes, stopped = measure(evaluation, groups, record)
+        check_room(args, groups, source.max_context)
+        run_of = {
+            "version": version("vkprefill"),
+            "model": identity(model),
+            "draft": identity(draft) if draft else None,
+            **source.resumed_on,
+            "methods": source.comparisons.names,
+            "seed": args.seed,
+            "n_predict": args.n_predict,
+        }
+        record = stack.enter_context(Record(args.resume, run_of)) if args.resume is not None else None
+        outcomes, stopped = measure(source, groups, record)
         interrupted = isinstance(stopped, KeyboardInterrupt)
         about = {
             "command": f"vkprefill {shlex.join(sys.argv[1:])}",
@@ -125,16 +119,16 @@ def run(args: argparse.Namespace) -> int:
             "complete": stopped is None,
             "model": model.path.name,
             "draft": draft.path.name if draft else None,
-            "device": model.device.info.name,
-            "driver": model.device.info.driver,
-            "kv_type": model.kv_type,
-            "precision": model.precision,
+            "device": told(device.name for device in source.devices),
+            "driver": told(device.driver for device in source.devices),
+            "kv_type": kv_type(args),
+            "precision": told(device.precision for device in source.devices),
             "seed": args.seed,
-            "settings": variants[0].config.as_dict(),
+            "settings": plan.variants[0].config.as_dict(),
             "force_question": args.force_question,
         }
         if stopped is not None:
-            planned = evaluation.runs_per_task * sum(map(len, groups))
+            planned = source.comparisons.runs_per_task * sum(map(len, groups))
             notice(f"{'interrupted' if interrupted else 'failed'}: {len(outcomes)} runs of {planned} are done")
         if outcomes:
             write(outcomes, about, files, json_on_stdout=args.json == "-")
@@ -144,31 +138,39 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(
-    evaluation: Evaluation, groups: Sequence[Sequence[Task]], record: Record | None = None
+    source: Here | ByRay, groups: Sequence[Sequence[Task]], record: Record | None = None
 ) -> tuple[list[Outcome], KeyboardInterrupt | VkPrefillError | None]:
-    """The outcomes, and what ended the run before there were all: hours of work are not to be lost.
+    """The outcomes, and what went wrong: hours of work are not to be lost. A task that is refused ends no other.
 
     record: has those of earlier starts, and gets those of each task that is done.
     """
     outcomes: list[Outcome] = []
+    refused: RequestError | None = None
+    known = {task.id: record.outcomes_of(task) if record is not None else None for group in groups for task in group}
+    todo = [task for group in groups for task in group if known[task.id] is None]
     try:
-        with progress_bar(Console(stderr=True)) as bar:
-            line = bar.add_task("eval", total=evaluation.runs_per_task * sum(map(len, groups)))
+        with progress_bar(Console(stderr=True)) as bar, source.started(todo) as outcomes_of:
+            line = bar.add_task("eval", total=source.comparisons.runs_per_task * sum(map(len, groups)))
             for group in groups:
                 start = time.perf_counter()
                 for task in group:
                     first = len(outcomes)
-                    known = record.outcomes_of(task) if record is not None else None
-                    for outcome in known or evaluation.run([task], lambda what: bar.update(line, description=what)):
-                        outcomes.append(outcome)
-                        bar.advance(line)
-                    if record is not None and known is None:
+                    try:
+                        found = known[task.id] or outcomes_of(task, lambda what: bar.update(line, description=what))
+                        for outcome in found:
+                            outcomes.append(outcome)
+                            bar.advance(line)
+                    except RequestError as error:
+                        notice(f"{task.id}: {error}")
+                        refused = refused or error
+                        continue
+                    if record is not None and known[task.id] is None:
                         record.add(task, outcomes[first:])
                 what = "file" if group[0].length is None else f"{group[0].length} tokens"
                 notice(f"{what}: {len(group)} tasks in {time.perf_counter() - start:.0f} s")
     except (KeyboardInterrupt, VkPrefillError) as error:
         return outcomes, error
-    return outcomes, None
+    return outcomes, refused
 
 
 def write(outcomes: Sequence[Outcome], about: dict[str, object], files: Files, *, json_on_stdout: bool) -> None:
@@ -189,17 +191,13 @@ def write(outcomes: Sequence[Outcome], about: dict[str, object], files: Files, *
         files.plot.write(lambda file: plot(found, file))
 
 
-def layers_of(args: argparse.Namespace, model: Model) -> list[int] | None:
-    return scoring_layers(model.config) if args.self_layers == "all" else args.self_layers
+def told(values: Iterable[str]) -> str:
+    """Of the devices that outcomes came from, which are none where all came from an earlier start by Ray."""
+    return "; ".join(sorted({*values})) or "of an earlier start"
 
 
-def identity(model: Model) -> dict[str, object]:
-    """What tells a model's file from others of its name."""
-    return {"name": model.path.name, "bytes": model.path.stat().st_size}
-
-
-def tasks_of(args: argparse.Namespace, model: Model, haystack: Sequence[str] | None) -> list[list[Task]]:
-    """The tasks, those of a length together. RequestError where one does not fit into the context."""
+def tasks_of(args: argparse.Namespace, model: Outline, haystack: Sequence[str] | None) -> list[list[Task]]:
+    """The tasks, those of a length together."""
     default = {"enable_thinking": False} if model.chat_template is not None else {}
     variables = {**default, **template_kwargs(args)}
 
@@ -217,10 +215,14 @@ def tasks_of(args: argparse.Namespace, model: Model, haystack: Sequence[str] | N
             make_tasks(encode, length, kinds, args.tasks or NUM_TASKS, args.seed, instruction, haystack=haystack)
             for length in args.lengths or LENGTHS
         ]
-    longest = max(len(task.token_ids) for group in groups for task in group)
-    if longest + args.n_predict > model.max_context:
-        raise RequestError(
-            f"context: a task has {longest} tokens, the answer up to {args.n_predict}; "
-            f"the context holds {model.max_context} (-c)"
-        )
     return groups
+
+
+def check_room(args: argparse.Namespace, groups: Sequence[Sequence[Task]], max_context: int | None) -> None:
+    """RequestError where a task does not fit into the context (None: nobody knows it yet)."""
+    longest = max(len(task.token_ids) for group in groups for task in group)
+    if max_context is not None and longest + args.n_predict > max_context:
+        raise RequestError(
+            f"context: a task has {longest} tokens, the answer up to {args.n_predict}; the context holds "
+            f"{max_context} (-c)"
+        )

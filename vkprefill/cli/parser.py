@@ -20,7 +20,7 @@ FIRST = {
     "bench": "-p -n -d -r --kernels --json -m -hf --device -md",
 }
 PROMPT, ANSWER, MODEL = "prompt", "answer", "model"  # titles of groups that several modules add to
-EXTRAS = {"server": ("starlette", "uvicorn"), "plots": ("matplotlib",)}
+EXTRAS = {"server": ("starlette", "uvicorn"), "plots": ("matplotlib",), "ray": ("ray",)}
 NATIVE = {"barrier operation": "vkprefill._barrier", "native companion": "vkprefill._companion"}
 
 

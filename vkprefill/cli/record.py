@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from rich.console import Console
 
-from vkprefill.cli.common import add_model_options, notice, open_model, progress_bar
+from vkprefill.cli.common import add_model_options, model_options, model_path, notice, open_model, progress_bar
+from vkprefill.cli.ray_options import add_ray_options, places_of
+from vkprefill.display import quoted
+from vkprefill.distributed.pool import results
+from vkprefill.distributed.recording import RecordWork
 from vkprefill.engine.microscope.edits import STEPS
+from vkprefill.engine.microscope.names import expand
 from vkprefill.engine.microscope.record import Wish
+from vkprefill.engine.outline import Outline
 from vkprefill.errors import RequestError
+from vkprefill.gguf.file import open_gguf
 from vkprefill.recording.prompts import read_prompts
-from vkprefill.recording.run import record_prompts, recording_facts
+from vkprefill.recording.run import recorded_here, recording_facts, write_recorded
 from vkprefill.recording.shards import DTYPES, MANIFEST, ShardWriter
 
 DESCRIPTION = (
@@ -54,27 +62,36 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         "--shard-mib", type=int, default=256, metavar="MIB", help="size of a shard at most (default: 256)"
     )
     add_model_options(parser)
+    add_ray_options(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.shard_mib < 1:
         raise RequestError(f"--shard-mib: found {args.shard_mib}, wanted at least 1")
-    tokens, max_bytes = chosen_tokens(args.tokens), args.shard_mib << 20
-    with open_model(args) as model:
+    places = places_of(args)
+    with ExitStack() as stack:
+        model = stack.enter_context(open_model(args)) if places is None else Outline(open_gguf(model_path(args)))
         prompts, content = read_prompts(Path(args.prompts), model)
-        wish = Wish.of(model.runner, args.points.split(","), tokens, args.steps, args.n_predict)
-        facts = recording_facts(model, wish, content, args.dtype, max_bytes)
-        writer = ShardWriter(Path(args.output), facts, max_bytes)
+        names = tuple(expand(args.points.split(","), model.points))
+        wish = Wish(names, chosen_tokens(args.tokens), args.steps, args.n_predict)
+        facts = recording_facts(model, wish, content, args.dtype, args.shard_mib << 20)
+        writer = ShardWriter(Path(args.output), facts, args.shard_mib << 20)
         if writer.done:
             notice(f"{args.output}: {writer.done} of {len(prompts)} prompts are there")
+        todo = prompts[writer.done :]
+        if places is None:
+            recorded = stack.enter_context(closing(recorded_here(model, todo, wish, args.dtype)))
+        else:
+            work = RecordWork(model.path.absolute(), facts["model"]["sha256"], wish, args.dtype, model_options(args))
+            recorded = stack.enter_context(results(places, work, todo))
         with progress_bar(Console(stderr=True)) as bar:
             task = bar.add_task("prompts", total=len(prompts))
-            record_prompts(
-                model, prompts, wish, writer, args.dtype, lambda done, total: bar.update(task, completed=done)
-            )
-    notice(f"{args.output}: {len(prompts)} prompts, {len(wish.names)} points")
-    return 0
+            write_recorded(prompts, recorded, writer, lambda done, total: bar.update(task, completed=done))
+    for name, why in writer.refused:
+        notice(f"{args.output}: prompt {quoted(name)} is not there: {why}")
+    notice(f"{args.output}: {len(prompts) - len(writer.refused)} prompts, {len(wish.names)} points")
+    return 1 if writer.refused else 0
 
 
 def chosen_tokens(text: str) -> str | slice:

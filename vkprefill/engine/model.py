@@ -18,21 +18,18 @@ from vkprefill.engine.drafter import Drafter
 from vkprefill.engine.memory import LoadOptions
 from vkprefill.engine.microscope.activations import ActivationCache
 from vkprefill.engine.microscope.edits import Edit
-from vkprefill.engine.microscope.names import Name, point_shapes
+from vkprefill.engine.microscope.names import Name
 from vkprefill.engine.microscope.record import Recorder, Wish
 from vkprefill.engine.microscope.steering import Steer, Steering, directions
+from vkprefill.engine.outline import Outline
 from vkprefill.engine.rows import Rows
 from vkprefill.engine.runner import LOGITS_ROWS, PrefillProgress, Runner
 from vkprefill.engine.sizes import HEAD_ROWS
 from vkprefill.engine.step_input import Best
 from vkprefill.engine.token_input import checked_ids, checked_positions
 from vkprefill.engine.weights import Progress
-from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.file import GGUFFile, open_gguf
 from vkprefill.gguf.mtp import find_block
-from vkprefill.gguf.tensors import check_tensors
-from vkprefill.text.chat_template import ChatTemplate
-from vkprefill.text.tokenizer import Tokenizer
 from vkprefill.vulkan.device import Device
 
 
@@ -69,7 +66,7 @@ def load(
     return Model(open_gguf(path), device, options, progress, mtp, steer)
 
 
-class Model:
+class Model(Outline):
     """See `load`. A context manager: leaving it frees the device. For one thread at a time: a second one is refused.
 
     config, tokenizer, chat_template (None without one in the file), metadata, device, memory (the bill, bytes by kind),
@@ -88,14 +85,9 @@ class Model:
     ) -> None:
         report = progress or (lambda stage, done, total: None)
         report("reading the file", 0, 1)
-        self.path = file.path
-        self.metadata = file.metadata
-        self.config = ModelConfig.from_gguf(file)
-        check_tensors(file, self.config)
+        super().__init__(file)
         vectors = directions(steer, self.config)
         block = find_block(file, self.config, mtp)
-        self.tokenizer = Tokenizer.from_metadata(file.metadata, self.config.vocab_size)
-        self.chat_template = ChatTemplate.from_metadata(file.metadata, self.tokenizer)
         self.kv_type = options.kv_type
         report("opening the device", 0, 1)
         self._owns_device = not isinstance(device, Device)
@@ -225,11 +217,6 @@ class Model:
                 yield start, run.prefill(ids[start:stop], cache, positions=positions[start:stop], head=head)
                 if progress:
                     progress(stop, len(ids))
-
-    @property
-    def points(self) -> dict[str, tuple[int, ...]]:
-        """Names for `record` -> shape of a token's row; -1: the keys."""
-        return point_shapes(self.config)
 
     def record(
         self,

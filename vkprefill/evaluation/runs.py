@@ -14,6 +14,7 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.engine.step_input import Best
 from vkprefill.evaluation.checked import run_checked
+from vkprefill.evaluation.comparisons import Comparisons
 from vkprefill.evaluation.methods import (
     CHECKED,
     DENSE,
@@ -32,7 +33,7 @@ from vkprefill.evaluation.methods import (
 from vkprefill.evaluation.task import Task
 from vkprefill.specprefill.pipeline import lent_cache
 from vkprefill.specprefill.scorer import Importance, Scorer
-from vkprefill.specprefill.self_scorer import SelfScorer, scoring_layer
+from vkprefill.specprefill.self_scorer import SelfScorer
 
 Step = Callable[[str], None]
 """step(what starts now), for a progress bar."""
@@ -100,12 +101,7 @@ class DenseRun:
 
 
 class Evaluation:
-    """A model and its draft with the methods, budgets and variants to run. Close it to give the caches back.
-
-    The controls are run for the first variant only; the others only by the draft's choice and the model's own, checked
-    or not.
-    self_layers: those that score for method self, for variants that name none (None: the setting's default). Where
-    there is no draft, the controls keep as many tokens as the model's own choice. Greedy answers of at most
+    """A model and its draft, with what Comparisons takes. Close it to give the caches back. Greedy answers of at most
     max_tokens.
     """
 
@@ -121,48 +117,13 @@ class Evaluation:
         max_tokens: int = 32,
         seed: int = 0,
     ) -> None:
-        self.model, self.methods, self.budgets, self.variants = model, methods, budgets, variants
+        self.comparisons = Comparisons(model.config, draft is not None, methods, budgets, variants, self_layers)
+        self.model, self.methods, self.budgets = model, methods, budgets
         self.max_tokens, self.seed = max_tokens, seed
-        self._compared = [*self._comparisons(self_layers, draft is not None)]
+        self._compared = self.comparisons.compared
         by_draft = [v for method, v in self._compared if not v.by_own_layer(method)]
         self._scorers = {v.scoring: Scorer(draft) for v in by_draft} if draft is not None else {}
         self._own = SelfScorer(model)
-
-    def _comparisons(self, self_layers: Sequence[int] | None, has_draft: bool) -> Iterator[tuple[str, Variant]]:
-        """(sparse method, variant), each that differs from all before it."""
-        checked = [method for method in (DRAFT, SELF) if method in self.methods] or [DRAFT if has_draft else SELF]
-        choosers, seen = {SELF: [SELF], CHECKED: checked}, set()
-        for number, variant in enumerate(self.variants):
-            for method in self.methods:
-                if method == DENSE or (number and method not in (DRAFT, SELF, CHECKED)):
-                    continue
-                for chooser in choosers.get(method, [DRAFT]):
-                    for one in self._by_layers(variant, self_layers) if chooser == SELF else [variant]:
-                        if (key := (method, one.seen_by(method))) not in seen:
-                            seen.add(key)
-                            yield method, one
-
-    def _by_layers(self, variant: Variant, self_layers: Sequence[int] | None) -> list[Variant]:
-        """With each layer that is to score. RequestError for one that cannot, before hours of work."""
-        given = None if variant.config.score_layer is not None else self_layers
-        layers = given or [scoring_layer(variant.config, self.model.config)]
-        found = [variant.by_layer(layer) for layer in layers]
-        for one in found:
-            scoring_layer(one.config, self.model.config)
-        return found
-
-    @property
-    def names(self) -> list[str]:
-        """What is run of each task, with the settings that it depends on."""
-        sparse = itertools.product(self.budgets, self._compared)
-        return [m for m in (DENSE, DENSE_STATE) if m in self.methods] + [
-            f"{method} {budget.label} {sorted(budget.apply(v.config).choice.as_dict().items())} {v.force_question}"
-            for budget, (method, v) in sparse
-        ]
-
-    @property
-    def runs_per_task(self) -> int:
-        return (DENSE in self.methods) + len(self.budgets) * len(self._compared)
 
     def run(self, tasks: Sequence[Task], step: Step = lambda what: None) -> Iterator[Outcome]:
         """The outcomes of each task in turn."""

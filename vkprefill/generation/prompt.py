@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from vkprefill.display import printable
-from vkprefill.engine.model import Model
+from vkprefill.engine.outline import Outline
 from vkprefill.errors import RequestError
 from vkprefill.specprefill.guards import RequestFacts
 from vkprefill.specprefill.protection import Protected, protected_of_chat
@@ -47,7 +47,7 @@ class ChatPrompt:
     """Messages through a model's chat template. Raises RequestError for what the template refuses."""
 
     def __init__(
-        self, model: Model, messages: Sequence[Mapping[str, object]], tools: object, variables: Mapping[str, object]
+        self, model: Outline, messages: Sequence[Mapping[str, object]], tools: object, variables: Mapping[str, object]
     ) -> None:
         """variables: of the template, checked. The answer goes on with a last message of the assistant's."""
         self._template, self._messages, self._tools, self._variables = model.chat_template, messages, tools, variables
@@ -77,7 +77,7 @@ class ChatPrompt:
 
 
 def encode_prompt(
-    model: Model,
+    model: Outline,
     prompt: Prompt,
     *,
     raw: bool = False,
@@ -112,7 +112,7 @@ def encode_prompt(
 
 
 def _refuse_unused(
-    model: Model, prompt: Prompt, raw: bool, system_prompt: str | None, template_kwargs: Mapping[str, object] | None
+    model: Outline, prompt: Prompt, raw: bool, system_prompt: str | None, template_kwargs: Mapping[str, object] | None
 ) -> None:
     is_messages = not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
     if not (isinstance(prompt, str) or is_messages):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vkprefill.display import printable, quoted
-from vkprefill.engine.model import Model
+from vkprefill.engine.outline import Outline
 from vkprefill.engine.token_input import checked_ids
 from vkprefill.errors import RequestError
 from vkprefill.text.strict_json import loads
@@ -20,7 +20,7 @@ class Prompt:
     token_ids: tuple[int, ...]
 
 
-def read_prompts(path: Path, model: Model) -> tuple[list[Prompt], bytes]:
+def read_prompts(path: Path, model: Outline) -> tuple[list[Prompt], bytes]:
     """(prompts in order, the file's bytes). A line has `prompt`, text as it stands, or `token_ids`, and may have `id`.
     RequestError, naming the line, for others.
     """
@@ -44,7 +44,7 @@ def read_prompts(path: Path, model: Model) -> tuple[list[Prompt], bytes]:
     return prompts, content
 
 
-def _parse(line: str, where: str, number: str, model: Model) -> Prompt:
+def _parse(line: str, where: str, number: str, model: Outline) -> Prompt:
     try:
         value = loads(line)
     except (ValueError, RecursionError) as error:

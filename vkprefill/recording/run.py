@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from vkprefill.engine.microscope.record import Wish
 from vkprefill.engine.model import Model
+from vkprefill.engine.outline import Outline
+from vkprefill.errors import RequestError
 from vkprefill.recording.prompts import Prompt
 from vkprefill.recording.shards import DTYPES, ShardWriter
 
 HASHED_BYTES = 1 << 24  # read at a time
 
 
-def recording_facts(model: Model, wish: Wish, prompts_file: bytes, dtype: str, max_bytes: int) -> dict[str, object]:
+@dataclass(frozen=True)
+class Recorded:
+    """A prompt's entry in the manifest, and its arrays by name."""
+
+    entry: dict[str, object]
+    arrays: dict[str, np.ndarray]
+
+
+def recording_facts(model: Outline, wish: Wish, prompts_file: bytes, dtype: str, max_bytes: int) -> dict[str, object]:
     """What must be the same for a recording to be gone on with; the beginning of the manifest."""
     tokens = wish.tokens if isinstance(wish.tokens, str) else [wish.tokens.start, wish.tokens.stop, wish.tokens.step]
     return {
@@ -40,31 +52,48 @@ def file_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def record_prompts(
-    model: Model,
+class PromptRecorder:
+    """Records prompts one after another; `close` gives its memory back."""
+
+    def __init__(self, model: Model, wish: Wish, dtype: str) -> None:
+        self._recorder, self._kind = model.recorder(wish), DTYPES[dtype][1]
+
+    def record(self, prompt: Prompt) -> Recorded:
+        """A number that float16 cannot hold becomes infinite. Raises RequestError for what this prompt cannot have."""
+        cache = self._recorder.record(prompt.token_ids)
+        with np.errstate(over="ignore"):
+            arrays = {name: array.astype(self._kind) for name, array in cache.items()}
+        arrays["tokens"] = cache.tokens.astype(np.int32)
+        arrays["token_ids"] = cache.token_ids.astype(np.int32)
+        return Recorded({"num_prompt": cache.num_prompt, "num_tokens": len(cache.token_ids)}, arrays)
+
+    def close(self) -> None:
+        self._recorder.close()
+
+
+def recorded_here(model: Model, prompts: Iterable[Prompt], wish: Wish, dtype: str) -> Iterator[Recorded | RequestError]:
+    """One prompt after another; what one cannot have ends nothing."""
+    with closing(PromptRecorder(model, wish, dtype)) as recorder:
+        for prompt in prompts:
+            try:
+                yield recorder.record(prompt)
+            except RequestError as error:
+                yield error
+
+
+def write_recorded(
     prompts: Sequence[Prompt],
-    wish: Wish,
+    recorded: Iterable[Recorded | RequestError],
     writer: ShardWriter,
-    dtype: str,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None],
 ) -> None:
-    """All prompts that the writer does not have yet. progress(prompts done, of how many). An array that float16 cannot
-    hold has infinities.
+    """recorded: of the prompts that the writer does not have yet, in order; what was refused has an entry that says
+    why, and no arrays. progress(prompts done, of how many).
     """
-    recorder, kind = model.recorder(wish), DTYPES[dtype][1]
-    try:
-        for number in range(writer.done, len(prompts)):
-            if progress:
-                progress(number, len(prompts))
-            prompt = prompts[number]
-            cache = recorder.record(prompt.token_ids)
-            with np.errstate(over="ignore"):
-                arrays = {name: array.astype(kind) for name, array in cache.items()}
-            arrays["tokens"] = cache.tokens.astype(np.int32)
-            arrays["token_ids"] = cache.token_ids.astype(np.int32)
-            writer.add(prompt.id, {"num_prompt": cache.num_prompt, "num_tokens": len(cache.token_ids)}, arrays)
-        writer.flush()
-    finally:
-        recorder.close()
-    if progress:
-        progress(len(prompts), len(prompts))
+    first = writer.done
+    progress(first, len(prompts))
+    for number, (prompt, one) in enumerate(zip(prompts[first:], recorded, strict=True), first + 1):
+        refused = isinstance(one, RequestError)
+        writer.add(prompt.id, {"error": str(one)} if refused else one.entry, {} if refused else one.arrays)
+        progress(number, len(prompts))
+    writer.flush()

@@ -42,8 +42,14 @@ class ShardWriter:
                 raise RequestError(f"{folder}: holds a recording with another {name}; take another folder")
         self.done = sum(len(shard["prompts"]) for shard in self._manifest["shards"])
 
+    @property
+    def refused(self) -> list[tuple[str, str]]:
+        """(id, why) of prompts in whole shards that could not be recorded."""
+        entries = (entry for shard in self._manifest["shards"] for entry in shard["prompts"])
+        return [(entry["id"], entry["error"]) for entry in entries if "error" in entry]
+
     def add(self, prompt_id: str, facts: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
-        """The next prompt's arrays by name."""
+        """The next prompt: facts for the manifest, arrays by name."""
         size = sum(array.nbytes for array in arrays.values())
         if self._prompts and self._bytes + size > self._max_bytes:
             self.flush()

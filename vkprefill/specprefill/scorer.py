@@ -9,6 +9,7 @@ or only early layers are scored; then the draft stops after the last scored laye
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,6 @@ from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind, ScoreP
 from vkprefill.specprefill.selection import windows
 from vkprefill.specprefill.settings import AUTO_SCORE_DEPTH, NOPE, SpecPrefillConfig
 from vkprefill.vulkan.program import Program
-from vkprefill.work import Pause, Spent, Work, whole
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,7 @@ class Scorer:
         self._store = ProgramStore.of(draft.runner)
         self._store.users.add(self)
 
-    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig, **options: object) -> Importance:
-        """All slices of `score_in_slices`, which says what the options are."""
-        return whole(self.score_in_slices(token_ids, config, **options))
-
-    def score_in_slices(
+    def score(
         self,
         token_ids: Sequence[int],
         config: SpecPrefillConfig,
@@ -68,13 +64,13 @@ class Scorer:
         mark_at: Sequence[int] = (),
         fresh: bool = False,
         progress: PrefillProgress | None = None,
-    ) -> Work[Importance]:
+    ) -> Importance:
         """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context,
         VkPrefillError for NaN or infinity.
 
         queries: last prompt tokens that are queries where the settings want some and give no number; mark_at: rising
         lengths of beginnings that later prompts may share: scoring can go on from there; fresh: take nothing from
-        earlier prompts. The draft runs nothing else between slices.
+        earlier prompts.
         """
         kind, lookahead = score_kind(config, self.draft), lookahead_steps(config, self.draft)
         checked_layers(kind.layers, self.draft.config, "score_layers")
@@ -90,8 +86,8 @@ class Scorer:
         with self.draft.runner.turn, self._store.borrow(kind, num_tokens + lookahead) as programs:
             self._choose(token_ids, queries, kind, fresh=fresh or window > 0)
             if window:
-                return (yield from self._score_windows(token_ids, programs, queries, lookahead, window, progress))
-            return (yield from self._score_whole(token_ids, programs, queries, lookahead, mark_at, progress))
+                return self._score_windows(token_ids, programs, queries, lookahead, window, progress)
+            return self._score_whole(token_ids, programs, queries, lookahead, mark_at, progress)
 
     def _score_windows(
         self,
@@ -101,7 +97,7 @@ class Scorer:
         lookahead: int,
         window: int,
         progress: PrefillProgress | None,
-    ) -> Work[Importance]:
+    ) -> Importance:
         """Overlapping windows, each with a fresh cache; every token takes its value from exactly one."""
         values = np.empty(len(token_ids), np.float32)
         steps, score_ms, lookahead_ms, start, most = 0, 0.0, 0.0, 0, 0
@@ -114,8 +110,7 @@ class Scorer:
 
         for start, end, score_start, score_end in windows(len(token_ids), window):
             self._prompts.reset()
-            part = yield from self._score_whole(token_ids[start:end], programs, queries, lookahead, (), between)
-            yield Pause.SLICE
+            part = self._score_whole(token_ids[start:end], programs, queries, lookahead, (), between)
             values[score_start:score_end] = part.values[score_start - start : score_end - start]
             steps, score_ms, lookahead_ms = part.num_steps, score_ms + part.score_ms, lookahead_ms + part.lookahead_ms
         self._prompts.reset()
@@ -129,25 +124,24 @@ class Scorer:
         lookahead: int,
         mark_at: Sequence[int],
         progress: PrefillProgress | None,
-    ) -> Work[Importance]:
-        kind, num_tokens, scoring, ahead = programs.kind, len(token_ids), Spent(), Spent()
+    ) -> Importance:
+        kind, num_tokens = programs.kind, len(token_ids)
+        start = time.perf_counter()
         first_query = num_tokens - min(queries, num_tokens)
         cached = self._prompts.go_back(self._find(token_ids, queries, kind, self._prompts))
         programs.start(num_tokens, np.arange(num_tokens + lookahead))
-        token = yield from scoring.on(self._prefill(token_ids, programs, first_query, mark_at, progress))
+        token = self._prefill(token_ids, programs, first_query, mark_at, progress)
+        scored = time.perf_counter()
         num_steps = num_tokens - first_query
         for _ in range(lookahead):
             if token in self.draft.tokenizer.eog_token_ids:
                 break
-            yield Pause.SLICE
-            with ahead:
-                token = self._look_ahead(token, programs)
+            token = self._look_ahead(token, programs)
             num_steps += 1
             if progress:
                 progress(num_tokens, num_tokens)
-        with ahead:
-            values = self._finite(programs.total() / np.float32(num_steps))
-        return Importance(values, num_steps, cached, scoring.ms, ahead.ms)
+        values = self._finite(programs.total() / np.float32(num_steps))
+        return Importance(values, num_steps, cached, (scored - start) * 1e3, (time.perf_counter() - scored) * 1e3)
 
     def _prefill(
         self,
@@ -156,7 +150,7 @@ class Scorer:
         first_query: int,
         mark_at: Sequence[int],
         progress: PrefillProgress | None,
-    ) -> Work[int | None]:
+    ) -> int | None:
         """Run what is not cached; the best next token where there is look-ahead.
 
         A stop where a mark is wanted, and after as many queries as a run takes.
@@ -165,30 +159,27 @@ class Scorer:
         marks = {*mark_at, num_tokens}
         stops = marks | set(range(first_query + programs.most, num_tokens, programs.most))
         cached, token = len(prompts.prompt), None
-        while (begin := len(prompts.prompt)) < num_tokens:
-            stop = min(n for n in (*stops, begin + run.tokens_per_run(len(prompts.cache))) if n > begin)
+        for stop in sorted(n for n in stops if cached < n <= num_tokens):
+            begin, began = len(prompts.prompt), time.perf_counter()
 
             def ran(done: int, _: int, begin: int = begin) -> None:
                 if progress:
                     progress(begin - cached + done, num_tokens - cached)
 
-            def program(_: int, count: int, begin: int = begin) -> Program:
-                return programs.prefill(range(max(first_query - begin, 0), count))
+            def program(first: int, count: int, begin: int = begin) -> Program:
+                return programs.prefill(range(max(first_query - begin - first, 0), count))
 
-            with Spent() as spent:
-                token = run.prefill(
-                    token_ids[begin:stop],
-                    prompts.cache,
-                    head=self._best_token if kind.lookahead and stop == num_tokens else None,
-                    progress=ran,
-                    program_for=program,
-                )
-            run.meter.of(kind).prefilled(stop - begin, spent.ms / 1e3)
+            token = run.prefill(
+                token_ids[begin:stop],
+                prompts.cache,
+                head=self._best_token if kind.lookahead and stop == num_tokens else None,
+                progress=ran,
+                program_for=program,
+            )
+            run.meter.of(kind).prefilled(stop - begin, time.perf_counter() - began)
             prompts.note(token_ids[begin:stop], _lacks(kind))
             if stop in marks:
                 prompts.mark()
-            if stop < num_tokens:
-                yield Pause.SLICE
         prompts.settled = max((n for n in mark_at if n < num_tokens), default=num_tokens)
         return token
 
@@ -214,10 +205,9 @@ class Scorer:
         """Run a token that the draft made up; the best next one. It is not noted: the next call goes back to the mark
         before it.
         """
-        run, best, cache = self.draft.runner, Best(1), self._prompts.cache
-        with Spent() as spent:
-            found = run.decode(token, cache, lambda: run.candidates(best), best=best, program=programs.decode)
-        run.meter.of(programs.kind).decoded(spent.ms / 1e3)
+        run, best, began = self.draft.runner, Best(1), time.perf_counter()
+        found = run.decode(token, self._prompts.cache, lambda: run.candidates(best), best=best, program=programs.decode)
+        run.meter.of(programs.kind).decoded(time.perf_counter() - began)
         return int(found[0][0])
 
     def _finite(self, values: np.ndarray) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Work of many prompts on several devices or machines, by Ray (extra `ray`)."""
