@@ -92,9 +92,6 @@ def test_the_model_itself_finds_what_matters(page):
     page.id("check").click()
     scorer.send_keys("the model")
     page.escape()
-    seen = page.ask(DEMO[2]["user"])
-    assert seen["answer"] == DEMO[2]["answer"] and seen["status"] == "active" and "Layer 3 chose" in seen["text"]
-    assert "checked" in seen["text"]
     page.js(SCRIPTED)
     assert page.begin("Hello")["specprefill"] == {"scorer": "self", "check": "on", "on_mismatch": "revise"}
     page.id("stop").click()

@@ -1,7 +1,5 @@
 """An answer as it comes, and what becomes of it when it is stopped, cut, corrected, lost or left."""
 
-import pytest
-
 HOSTILE = "<img src=x onerror=\"document.title = 'owned'\">"
 
 
@@ -129,35 +127,39 @@ def test_left_in_the_middle(scripted):
     assert names == ["Copy", "Continue", "Answer again"]
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "words"),
-    [
-        (
-            400,
-            {"message": "prompt: found 9 tokens", "code": "context_length_exceeded"},
-            "longer than the model can read",
-        ),
-        (400, {"message": "temperature: found -1, wanted 0 or more"}, "cannot do what the settings"),
-        (413, {"message": "body: too large"}, "more text than the server takes"),
-        (503, {"message": "queue: 64 requests are waiting"}, "too much to do at the moment"),
-        (503, {"message": "loading weights", "code": "loading"}, "still being loaded"),
-        (503, {"message": "not enough memory for 9 tokens"}, "not enough memory"),
-        (504, {"message": "stopped: not complete after 600 s"}, "longer than the server allows"),
-        (500, {"message": HOSTILE}, "The model failed"),
-        (418, {"message": "teapot"}, "refused this message"),
-    ],
+REFUSALS = (
+    (
+        400,
+        {"message": "prompt: found 9 tokens", "code": "context_length_exceeded"},
+        "longer than the model can read",
+    ),
+    (400, {"message": "temperature: found -1, wanted 0 or more"}, "cannot do what the settings"),
+    (413, {"message": "body: too large"}, "more text than the server takes"),
+    (503, {"message": "queue: 64 requests are waiting"}, "too much to do at the moment"),
+    (503, {"message": "loading weights", "code": "loading"}, "still being loaded"),
+    (503, {"message": "not enough memory for 9 tokens"}, "not enough memory"),
+    (504, {"message": "stopped: not complete after 600 s"}, "longer than the server allows"),
+    (500, {"message": HOSTILE}, "The model failed"),
+    (418, {"message": "teapot"}, "refused this message"),
 )
-def test_refusals_in_words(scripted, status, error, words):
+
+
+def test_refusals_in_words(scripted):
     """What a person can do, with the server's own text below it; the message is kept and can be tried again."""
     page = scripted
-    page.js("window.refusal = { status: arguments[0], error: arguments[1] }", status, error)
-    page.send("Hello")
-    page.until(lambda: page.all(".error"))
-    (box,) = page.texts(".error")
-    assert words in box and error["message"] in box and str(status) not in box and not page.all("img")
+    page.begin("Hello")
+    page.id("stop").click()
+    for status, error, words in REFUSALS:
+        page.js("window.refusal = { status: arguments[0], error: arguments[1] }", status, error)
+        page.until(page.idle)
+        page.press("Try again")
+        page.until(lambda words=words: words in "".join(page.texts(".error")) and page.idle())
+        (box,) = page.texts(".error")
+        assert error["message"] in box and str(status) not in box and not page.all("img")
     page.js("window.refusal = null")
+    sent = page.js("return sent.length")
     page.press("Try again")
-    assert page.request(1)["messages"] == [{"role": "user", "content": "Hello"}]
+    assert page.request(sent)["messages"] == [{"role": "user", "content": "Hello"}]
     page.say("Hi")
     page.end()
     assert page.texts(".answer > .text") == ["Hi"] and not page.all(".error")
