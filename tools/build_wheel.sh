@@ -34,7 +34,8 @@ make_tools() {
 
 # The compilers, and what they take from this system: headers of Vulkan and fmt (as headers alone), the loader's names.
 make_compilers() {
-    local name loader
+    local name loader system
+    system=$(uname -m)-linux-gnu
     loader=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p | sed -n 's/.*libvulkan\.so\.1 .*=> //p' | head -n 1)
     if [ -z "$loader" ] || [ ! -e /usr/include/vulkan/vulkan.hpp ] || [ ! -e /usr/include/fmt/core.h ]; then
         fail "libvulkan-dev or libfmt-dev is not installed (make setup installs them)"
@@ -42,9 +43,13 @@ make_compilers() {
     mkdir -p "$WORK"/{bin,include,lib/cmake/fmt}
     ln -sfn "$loader" "$WORK/lib/libvulkan.so"
     for name in vulkan vk_video fmt; do ln -sfn "/usr/include/$name" "$WORK/include/$name"; done
+    mkdir -p "$WORK/include/$system"    # Debian's Pythons have their pyconfig.h there
+    for name in /usr/include/"$system"/python3.*; do
+        if [ -e "$name" ]; then ln -sfn "$name" "$WORK/include/$system/${name##*/}"; fi
+    done
     for name in cc c++; do
-        printf '#!/bin/sh\n# zig %s\nexec %q -m ziglang %s -target %s "$@"\n' \
-            $ZIG "$WORK/tools/bin/python" $name "$(uname -m)-linux-gnu.$GLIBC" >"$WORK/bin/$name"
+        printf '#!/bin/sh\n# zig %s\nexec %q -m ziglang %s -target %s -isystem %q "$@"\n' \
+            $ZIG "$WORK/tools/bin/python" $name "$system.$GLIBC" "$WORK/include" >"$WORK/bin/$name"
         chmod +x "$WORK/bin/$name"
     done
     cat >"$WORK/lib/cmake/fmt/fmt-config.cmake" <<'END'
@@ -83,7 +88,7 @@ build_wheel() {
     mkdir -p "$stage"
     tar -xzf "dist/$SDIST" -C "$stage" --strip-components=1
     "$venv/bin/python" tools/bundle_kp.py "$stage"
-    CXX="$WORK/bin/c++ -I$WORK/include -L$WORK/lib" logged "vkprefill-$tag" \
+    CXX="$WORK/bin/c++ -L$WORK/lib" logged "vkprefill-$tag" \
         "$venv/bin/python" -m pip wheel -v --no-build-isolation --no-deps --wheel-dir "$raw" "$stage"
     contents=$("$venv/bin/python" -m zipfile -l "$raw"/*.whl)
     for name in _barrier _companion; do
@@ -103,7 +108,8 @@ make_tools "${PYTHONS[0]}"
 make_compilers
 export PATH=$WORK/tools/bin:$PATH ZIG_GLOBAL_CACHE_DIR=$WORK/zig
 unset PYTHONPATH PYTHONHOME
-say "the sdist"
+say "the shaders and the sdist"
+logged shaders "$WORK/tools/bin/python" tools/compile_shaders.py
 logged sdist "$WORK/tools/bin/python" -m build --sdist --outdir dist .
 SDIST=$(cd dist && ls -t vkprefill-*.tar.gz | head -n 1)
 for python in "${PYTHONS[@]}"; do build_wheel "$python"; done

@@ -41,10 +41,15 @@ make_root() {
     say "making build/root-$suite (its log is build/root-$suite.log)"
     rm -rf "$base"
     mkdir -p build
-    debootstrap --variant=minbase --keyring="$keys" --components=$components \
-        --include=python3,python3-venv,ca-certificates,libvulkan1,mesa-vulkan-drivers \
-        "$suite" "$base" "$mirror" "/usr/share/debootstrap/scripts/$script" >"build/root-$suite.log" 2>&1 ||
-        fail "debootstrap failed: $(tail -n 1 "build/root-$suite.log")"
+    {
+        debootstrap --variant=minbase --keyring="$keys" --components=$components --include=ca-certificates \
+            "$suite" "$base" "$mirror" "/usr/share/debootstrap/scripts/$script" &&
+            printf 'deb %s %s %s\n' "$mirror" "$suite" "${components/,/ }" "$mirror" "$suite-updates" "${components/,/ }" \
+                >"$base/etc/apt/sources.list" &&
+            chroot "$base" apt-get update -q &&
+            DEBIAN_FRONTEND=noninteractive chroot "$base" apt-get install -y -q --no-install-recommends \
+                python3 python3-venv libvulkan1 mesa-vulkan-drivers
+    } >"build/root-$suite.log" 2>&1 || fail "no root: $(tail -n 1 "build/root-$suite.log")"
     cp /etc/ssl/certs/ca-certificates.crt "$base/etc/ssl/certs/"    # this machine's way to the package index
     touch "$base/ready"
     say "made in $((SECONDS - began)) s, $(du -sh "$base" | cut -f 1)"
