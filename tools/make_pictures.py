@@ -108,7 +108,7 @@ def terminal() -> str:
     }
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True)
     times: list[float] = []
-    now = 0.5
+    now = 0.0
     for command in COMMANDS:
         typed = " ".join(f'"{word}"' if " " in word else word for word in command)
         last, lines = 0.0, [Line(f"{PROMPT}vkprefill {typed}"), *run(command, environment), Line()]

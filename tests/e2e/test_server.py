@@ -41,7 +41,7 @@ FILLER = "The river was quiet and the bridge was old. "
 
 @pytest.fixture(scope="module")
 def server():
-    with ServerProcess("-c", 4096, "--max-queue", 4) as started:
+    with ServerProcess("-c", 4096, "--max-queue", 4, "--turns", 1) as started:
         yield started
 
 

@@ -111,13 +111,14 @@ def test_eight_clients(record_property):
 
 @pytest.mark.exhaustive
 def test_soak():
-    """Hundreds of sparse prefills: the status stays active, and memory is as after the first ones."""
+    """Hundreds of sparse prefills, four at a time: the status stays active, and memory is as after the first ones."""
     with ServerProcess(
         "-c", 4096, "--parallel", 2, "--specprefill-min-tokens", 0, "--no-specprefill-break-even"
     ) as server:
         statuses, memory = Counter(), []
         engine = server.engine()
-        for number in range(SOAK_REQUESTS):
+
+        def ask(number: int) -> None:
             text = f"Number {number}. {DEMO[number % 2]['user'][-800:]}"
             body = {"messages": user(text), "max_tokens": 4}
             answer = server.client.post("/v1/chat/completions", json=body).json()
@@ -128,6 +129,9 @@ def test_soak():
                 if line.startswith("vkprefill:device_memory_bytes{")
             )
             memory.append((resident_bytes(server.process.pid), resident_bytes(engine), device))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask, range(SOAK_REQUESTS)))
         settled, last = memory[len(memory) // 5], memory[-1]
         print(
             f"\n{SOAK_REQUESTS} requests: {dict(statuses)}; MiB (server, engine, device) after a fifth "

@@ -12,6 +12,7 @@ import pytest
 import vkprefill
 from tests.model.draft_scripts import SAMPLINGS, plain
 from tests.model.sparse_requests import SPARSE
+from tests.model.turns_script import serve  # noqa: F401
 from tests.reference import fixtures
 from vkprefill import SpecPrefill
 from vkprefill.engine.model import Model

@@ -13,6 +13,7 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.generation.sampling import MAX_CANDIDATES, Sampler
 from vkprefill.generation.steps import Timings, generate_step
+from vkprefill.work import without_pauses
 
 LENGTH = 40  # of the prompt
 NGRAM = SpecDecodeConfig("ngram", n_max=4, adaptive=False)
@@ -56,7 +57,8 @@ def steps_of(
 ) -> tuple[Iterator[int], Timings]:
     timings = Timings()
     drafting = Drafting([drafter], always()) if drafter else None
-    return generate_step(model, prompt, cache, sampler, timings=timings, drafting=drafting, **more), timings
+    steps = generate_step(model, prompt, cache, sampler, timings=timings, drafting=drafting, **more)
+    return without_pauses(steps), timings
 
 
 def plain(model: Model, prompt: Sequence[int], settings: dict[str, object], count: int = 60) -> list[int]:

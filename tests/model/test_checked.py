@@ -271,7 +271,7 @@ def test_no_room_is_known_before_the_prompt_is_scored(load_model, monkeypatch, m
         return make(small, ids[:length], spec=spec, max_tokens=4, sampling=GREEDY).specprefill.check["status"]
 
     assert answer(200) in ("equal", "revised")
-    monkeypatch.setattr(SelfScorer, "score", lambda *_, **__: pytest.fail("scored"))
+    monkeypatch.setattr(SelfScorer, "score_in_slices", lambda *_, **__: pytest.fail("scored"))
     with pytest.raises(vkprefill.RequestError, match="^check: no room for a second cache: memory for 1024 tokens"):
         answer(400)
     assert len(small.runner.pool.free_pages) == 2

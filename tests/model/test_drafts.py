@@ -22,6 +22,7 @@ from vkprefill import SamplingConfig, SpecDecodeConfig
 from vkprefill.drafting.drafters import Drafting
 from vkprefill.generation.steps import Timings, generate_step
 from vkprefill.server.engine.logprobs import LogprobSampler
+from vkprefill.work import without_pauses
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -66,7 +67,7 @@ def test_stopped_inside_a_round(tiny, prompt, answers, drafted, stop):
     sampler = sampler_of(tiny, SAMPLINGS["sampled, penalty"])
     drafter = Scripted(wanted, LENGTH, [(True,) * drafted] * 8)
     drafting = Drafting([drafter], SpecDecodeConfig("ngram", n_max=drafted, adaptive=False))
-    steps = generate_step(tiny, prompt, caches[0], sampler, timings=Timings(), drafting=drafting)
+    steps = without_pauses(generate_step(tiny, prompt, caches[0], sampler, timings=Timings(), drafting=drafting))
     assert list(islice(steps, 2 + stop)) == wanted[: 2 + stop]
     plain_steps, _ = steps_of(tiny, prompt, caches[1], sampler_of(tiny, SAMPLINGS["sampled, penalty"]))
     assert list(islice(plain_steps, 2 + stop)) == wanted[: 2 + stop]
@@ -125,7 +126,7 @@ def test_short_drafts_are_dropped(tiny, prompt, answers):
     timings, cache = Timings(), tiny.new_cache()
     drafting = Drafting([drafter], config)
     sampler = sampler_of(tiny, SAMPLINGS["greedy"])
-    steps = generate_step(tiny, prompt, cache, sampler, timings=timings, drafting=drafting)
+    steps = without_pauses(generate_step(tiny, prompt, cache, sampler, timings=timings, drafting=drafting))
     assert list(islice(steps, 20)) == wanted[:20] and timings.draft_n == timings.draft_n_accepted == 7
     cache.close()
 

@@ -138,7 +138,7 @@ def test_a_turn_that_is_stopped(model, prompt, way, count):
     (want, plain), (found, drafted) = (conversation(model, prompt, decode, way, count) for decode in (PLAIN, DRAFTS))
     assert found == want and len(found[2]) == TURN
     assert list(drafted.prompt) == list(plain.prompt)
-    assert [m.length for m in drafted._prompts.marks] == [m.length for m in plain._prompts.marks]
+    assert [m.length for m in drafted.prompts.marks] == [m.length for m in plain.prompts.marks]
     assert_same_cache(model, drafted.cache, plain.cache)
     for session in (drafted, plain):
         session.close()

@@ -14,6 +14,7 @@ from vkprefill.generation.prompt import encode_prompt
 from vkprefill.generation.sampling import MAX_CANDIDATES, Sampler
 from vkprefill.generation.steps import generate_step
 from vkprefill.generation.tokens import dense_plan, stream_tokens
+from vkprefill.work import without_pauses
 
 GREEDY = SamplingConfig(temperature=0.0)
 PROMPTS = [json.loads(line) for line in (Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open()]
@@ -109,7 +110,8 @@ def test_bad_max_tokens(tiny):
 def stream(model, token_ids, cache):
     """As stream_generate, to the end of the cache given."""
     options = AnswerOptions(sampling=GREEDY.resolve(model.metadata, False))
-    return stream_tokens(model, token_ids, cache, dense_plan(len(token_ids)), options, Hooks(), Timings())
+    plan = dense_plan(len(token_ids))
+    return without_pauses(stream_tokens(model, token_ids, cache, plan, options, Hooks(), Timings()))
 
 
 def test_answer_fills_the_context(tiny, prompt):
@@ -135,7 +137,7 @@ def sampled(model, tokens, count=12, **settings) -> list[int]:
     """The first tokens, end-of-generation tokens among them."""
     cache = model.new_cache()
     sampler = Sampler(SamplingConfig(**settings).resolve(model.metadata, False))
-    steps = generate_step(model, tokens, cache, sampler, timings=Timings())
+    steps = without_pauses(generate_step(model, tokens, cache, sampler, timings=Timings()))
     token_ids = [next(steps) for _ in range(count)]
     cache.close()
     return token_ids
@@ -176,7 +178,7 @@ def test_interleaved_generations_keep_their_penalties(tiny, prompt):
     caches = [tiny.new_cache() for _ in prompts]
     config = SamplingConfig(**settings).resolve(tiny.metadata, False)
     steps = [
-        generate_step(tiny, tokens, cache, Sampler(config), timings=Timings())
+        without_pauses(generate_step(tiny, tokens, cache, Sampler(config), timings=Timings()))
         for tokens, cache in zip(prompts, caches, strict=True)
     ]
     got = [[], []]

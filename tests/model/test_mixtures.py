@@ -37,6 +37,7 @@ from vkprefill.gguf.config import ModelConfig
 from vkprefill.gguf.experts import Experts
 from vkprefill.gguf.file import open_gguf
 from vkprefill.vulkan.buffer import Buffer
+from vkprefill.work import without_pauses
 
 HALF_LOGITS = 1e-2  # products of halves
 
@@ -171,7 +172,9 @@ def test_text_with_drafts_is_that_without(load_model, name):
         decode = vkprefill.SpecDecodeConfig(type=kind, n_max=rounds.num_drafts, adaptive=False)
         most = min(24, len(rounds.text))
         cache, drafting = model.new_cache(), Drafting([model.drafter()], decode) if kind != "none" else None
-        steps = generate_step(model, rounds.prompt, cache, sampler, timings=Timings(), drafting=drafting)
+        steps = without_pauses(
+            generate_step(model, rounds.prompt, cache, sampler, timings=Timings(), drafting=drafting)
+        )
         texts.append(list(islice(steps, most)))
         cache.close()
     assert texts[0] == texts[1] == rounds.text[:most].tolist()

@@ -14,6 +14,7 @@ from vkprefill.engine.model import Model
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.generation.sampling import Sampler
 from vkprefill.generation.steps import Timings, generate_step
+from vkprefill.work import without_pauses
 
 GREEDY = SamplingConfig(temperature=0.0)
 SAMPLED = SamplingConfig(temperature=1.3, top_k=20, presence_penalty=1.0, seed=3)
@@ -55,7 +56,7 @@ def test_rounds_of_llama_cpp(load_model, name):
     drafting = Drafting([drafter], SpecDecodeConfig("draft-mtp", n_max=n, adaptive=False))
     sampler = Sampler(GREEDY.resolve(model.metadata, False))
     steps = generate_step(model, spec.prompt, cache, sampler, timings=timings, drafting=drafting)
-    assert list(islice(steps, len(text))) == text == spec.plain.tolist()
+    assert list(islice(without_pauses(steps), len(text))) == text == spec.plain.tolist()
     assert drafter.rounds == [[token, position, *drafts] for token, position, _, *drafts in wanted]
     assert timings.draft_n == n * len(wanted)
     assert timings.draft_n_accepted == sum(accepted for _, _, accepted, *_ in wanted)
@@ -103,7 +104,9 @@ def test_drafts_go_on_over_turns(often_right, prompt):
     for interrupted in (False, True):
         cache, drafter, timings = model.new_cache(), Noted(model), Timings()
         sampler = Sampler(GREEDY.resolve(model.metadata, False))
-        steps = generate_step(model, prompt[:40], cache, sampler, timings=timings, drafting=Drafting([drafter], decode))
+        steps = without_pauses(
+            generate_step(model, prompt[:40], cache, sampler, timings=timings, drafting=Drafting([drafter], decode))
+        )
         tokens = []
         for i in range(40):
             tokens.append(next(steps))
@@ -151,7 +154,9 @@ def test_the_cache_is_that_of_plain_decoding(often_right, prompt):
         cache, timings = often_right.new_cache(), Timings()
         drafting = Drafting([often_right.drafter()], SpecDecodeConfig(kind, adaptive=False)) if kind != "none" else None
         sampler = Sampler(GREEDY.resolve(often_right.metadata, False))
-        steps = generate_step(often_right, prompt[:40], cache, sampler, timings=timings, drafting=drafting)
+        steps = without_pauses(
+            generate_step(often_right, prompt[:40], cache, sampler, timings=timings, drafting=drafting)
+        )
         tokens = list(islice(steps, 30))
         snapshot = cache.snapshot(on_host=True)
         drafts = often_right.drafter(0).draft(tokens[-1], cache, 4)

@@ -86,14 +86,14 @@ def test_a_second_question_on_the_same_document(built_in, draft, new_slots, with
 
 
 def test_the_draft_finds_the_document_too(built_in, draft, new_slots, monkeypatch):
-    cached, score = [], Scorer.score
+    cached, score = [], Scorer.score_in_slices
 
     def noted(self, *args: object, **options: object):
-        found = score(self, *args, **options)
+        found = yield from score(self, *args, **options)
         cached.append((found.cached_n, found.values))
         return found
 
-    monkeypatch.setattr(Scorer, "score", noted)
+    monkeypatch.setattr(Scorer, "score_in_slices", noted)
     slots = new_slots(built_in, draft)
     questions = [user(f"{DOCUMENT}\n{text}") for text in ("Which pet does Robert keep?", "Who has a lizard, then?")]
     for messages in questions:

@@ -143,14 +143,14 @@ def test_answers_are_right(new_session):
 
 def test_draft_scores_only_what_is_new(new_session, monkeypatch):
     """A second turn's scoring starts where the first one's ended."""
-    cached, score = [], Scorer.score
+    cached, score = [], Scorer.score_in_slices
 
     def noted(self, *args: object, **options: object):
-        found = score(self, *args, **options)
+        found = yield from score(self, *args, **options)
         cached.append(found.cached_n)
         return found
 
-    monkeypatch.setattr(Scorer, "score", noted)
+    monkeypatch.setattr(Scorer, "score_in_slices", noted)
     session, messages = new_session(), []
     lengths = [ask(session, messages, question(number)).specprefill.prompt_n for number in range(3)]
     assert cached == [0, *lengths[:2]]
@@ -210,7 +210,7 @@ def test_kept_ranges_of_another_session(new_session, monkeypatch):
     """The ranges of a session's answers, given to another one: the same answers, nothing scored."""
     one, other, first, second = new_session(), new_session(), [], []
     results = [ask(one, first, question(number)) for number in range(2)]
-    monkeypatch.setattr(Scorer, "score", lambda *_, **__: pytest.fail("scored"))
+    monkeypatch.setattr(Scorer, "score_in_slices", lambda *_, **__: pytest.fail("scored"))
     for number, result in enumerate(results):
         again = ask(other, second, question(number), kept_ranges=result.specprefill.kept_ranges)
         assert again.token_ids == result.token_ids

@@ -46,7 +46,7 @@ def test_sessions_share_a_beginning(built_in):
     answer(first, 0)
     remembered = list(first.prompt)
     mark, exact = first.find(ids[1], AnswerOptions()), AnswerOptions()
-    assert second._prompts.start_from(first._prompts, mark)
+    assert second.prompts.start_from(first.prompts, mark)
     assert mark.length == shared == second.find(ids[2], exact).length
     assert answer(second, 1) == answer(alone, 1) and second.find(ids[2], exact).length == shared
     assert list(first.prompt) == remembered and first.find([1, 2, 3], exact) is None

@@ -62,14 +62,14 @@ def fail_later(patch, runner, name: str) -> None:
 
 
 def test_importance_that_is_not_finite(pair, prompt, monkeypatch):
-    score = Scorer.score
+    score = Scorer.score_in_slices
 
     def spoilt(self, *args, **options):
-        found = score(self, *args, **options)
+        found = yield from score(self, *args, **options)
         found.values[17] = np.nan
         return found
 
-    monkeypatch.setattr(Scorer, "score", spoilt)
+    monkeypatch.setattr(Scorer, "score_in_slices", spoilt)
     plan = pair.plan(prompt)
     assert plan.report.status == guards.FAILED and "token 17 has nan" in plan.report.reason
     monkeypatch.undo()

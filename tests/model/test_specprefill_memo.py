@@ -18,13 +18,13 @@ from vkprefill.specprefill.scorer import Scorer
 @pytest.fixture
 def scorings(monkeypatch) -> list[int]:
     """Lengths of the prompts that a draft really scored."""
-    calls, score = [], Scorer.score
+    calls, score = [], Scorer.score_in_slices
 
     def counted(self, token_ids, *args, **options):
         calls.append(len(token_ids))
         return score(self, token_ids, *args, **options)
 
-    monkeypatch.setattr(Scorer, "score", counted)
+    monkeypatch.setattr(Scorer, "score_in_slices", counted)
     return calls
 
 

@@ -51,6 +51,7 @@ TIMINGS = {
     "draft_n": 4,
     "draft_n_accepted": 3,
     "specprefill": "active",
+    "wait_ms": 1.5,
 }
 
 
@@ -77,6 +78,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.ready: Ready | None = Ready("a device", 512, 64, "full")
         self.stage, self.lost, self.exit_code, self.waiting, self.running = "loading weights 40 %", False, None, 0, 0
+        self.slots, self.turns, self.changes = [None] * 4, 4, 0
         self.pieces: list[str] = ["Hello", " there"]
         self.error: ApiError | None = None
         self.finish_reason = "stop"

@@ -10,6 +10,7 @@ import pytest
 from tests.documents import DOCUMENTS, DOTS, FENCE, ROOT, USED, arguments, commands, named, scripts
 from tools.make_docs import gather
 from vkprefill.cli.commands import build_parser
+from vkprefill.gguf.tensors import MATRIX_TYPES
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -73,6 +74,18 @@ def test_scripts(document):
             "extra": name in extras,
         }
         assert there[kind], (kind, name)
+
+
+def test_lists_of_kernels_and_types():
+    """Those of docs/how.md are there; docs/start.md has each type of weights, and no other."""
+    page = (ROOT / "docs" / "how.md").read_text().partition("## The kernels")[2].partition("\n## ")[0]
+    for family, kernels in re.findall(r"^\| `(\w+)/` \| ([^|]+) \|", page, re.M):
+        for kernel in kernels.split(", "):
+            assert list((ROOT / "shaders" / family).glob(f"{kernel.strip()}.comp")), (family, kernel)
+    text = (ROOT / "docs" / "start.md").read_text()
+    listed = text.partition("whose weights are ")[2].partition(", each tensor")[0]
+    assert {*re.split(r",\s+|\s+or\s+", listed)} == {kind.name for kind in MATRIX_TYPES}
+    assert f"weights of {len(MATRIX_TYPES)} types" in page
 
 
 def texts_in_code() -> str:

@@ -23,6 +23,8 @@ from vkprefill.server.engine.jobs import (  # noqa: E402
     Piece,
     Queued,
     Ready,
+    Standing,
+    Standings,
     Stop,
 )
 
@@ -33,8 +35,8 @@ JOB = Job(0, (1, 2))
 class Played(EngineClient):
     """Notes what is sent; the test puts the events."""
 
-    def __init__(self, max_waiting: int = 2) -> None:
-        options = EngineOptions(Path("x.gguf"), None, None)
+    def __init__(self, max_waiting: int = 2, turns: int = 1) -> None:
+        options = EngineOptions(Path("x.gguf"), None, None, turns=turns)
         super().__init__(options, max_waiting=max_waiting, on_ready=print, on_failure=print)
         self.ready = Ready("a device", 512, 64, "full")
         self.sent: list[object] = []
@@ -215,6 +217,36 @@ def test_turn_ends_with_the_engine_not_with_the_reader():
     asyncio.run(scenario())
 
 
+def standing(job_id: int, place: int) -> Standing:
+    return Standing(job_id, "decode", 9, 9, 3, place, 0.5, 10.0, 20.0, 4)
+
+
+def test_several_at_a_time():
+    """As many as there are turns, each in a slot; one that ends makes room for the next, whatever the others do."""
+
+    async def scenario() -> None:
+        client = Played(max_waiting=3, turns=2)
+        first, second, third, fourth = (client.run(JOB) for _ in range(4))
+        assert [message.job_id for message in client.sent] == [1, 2] and (client.running, client.waiting) == (2, 2)
+        client.put(Standings((standing(2, 0), standing(1, 1), standing(77, 2)), 12))
+        assert [run.standing.place for run in client.slots] == [1, 0] and client.changes == 12
+        client.put(Piece(2, "x"))
+        client.put(done(2))
+        assert client.sent[-1].job_id == 3 and client.sent[-1].queued_ms > 0 and client.slots == [first, third]
+        client.abandon(first)
+        assert client.sent[-1] == Cancel(1) and client.slots == [first, third], "until the engine has stopped it"
+        client.put(Failed(1, CANCELLED, "cancelled"))
+        assert client.slots == [fourth, third] and first.slot is None
+        assert [event.ahead for event in [await anext(third), await anext(fourth)]] == [1, 2]
+        client._fail_in_hand(500, "lost")
+        for run in (third, fourth):
+            with pytest.raises(ApiError, match="lost"):
+                [event async for event in run]
+        assert client.slots == [None, None] and [event async for event in second] == [Piece(2, "x"), done(2)]
+
+    asyncio.run(scenario())
+
+
 class Process:
     """In place of EngineProcess: the test says what it does."""
 
@@ -258,7 +290,7 @@ def test_engine_that_hangs_is_ended_and_built_again(processes, clock):
     async def scenario() -> None:
         failures = []
         client = EngineClient(
-            EngineOptions(Path("x.gguf"), None, None),
+            EngineOptions(Path("x.gguf"), None, None, turns=1),
             max_waiting=2,
             on_ready=lambda _: None,
             on_failure=lambda: failures.append(True),
@@ -309,7 +341,11 @@ async def collect_run(run: object) -> list[object]:
 def test_no_limit_for_the_engine(processes, clock):
     async def scenario() -> None:
         client = EngineClient(
-            EngineOptions(Path("x.gguf"), None, None), max_waiting=2, on_ready=print, on_failure=print, hung_after_s=0
+            EngineOptions(Path("x.gguf"), None, None, turns=1),
+            max_waiting=2,
+            on_ready=print,
+            on_failure=print,
+            hung_after_s=0,
         )
         client.start()
         await until(lambda: len(processes) == 1)
@@ -326,7 +362,7 @@ def test_stop(processes, ready):
     """Jobs end at once, whatever the engine does; one that loads is not waited for, as it looks at nothing."""
 
     async def scenario() -> None:
-        options = EngineOptions(Path("x.gguf"), None, None)
+        options = EngineOptions(Path("x.gguf"), None, None, turns=1)
         client = EngineClient(options, max_waiting=2, on_ready=lambda _: None, on_failure=lambda: None)
         client.start()
         await until(lambda: len(processes) == 1)

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -10,11 +10,24 @@ import pytest
 from vkprefill import SamplingConfig
 from vkprefill.errors import ContextLengthError, DeviceError, OutOfMemoryError, RequestError, VkPrefillError
 from vkprefill.generation.options import AnswerOptions, Hooks
-from vkprefill.generation.parts import GenerationPart, cut_at_stops
+from vkprefill.generation.parts import GenerationPart, Parts, cut_at_stops
 from vkprefill.generation.steps import Timings
 from vkprefill.server.engine.engine import Engine
-from vkprefill.server.engine.jobs import CANCELLED, Alive, Cancel, Done, Failed, Job, Piece, Progress, Stop, Unusable
+from vkprefill.server.engine.jobs import (
+    CANCELLED,
+    Alive,
+    Cancel,
+    Done,
+    Failed,
+    Job,
+    Piece,
+    Progress,
+    Standings,
+    Stop,
+    Unusable,
+)
 from vkprefill.specprefill.plan import SpecPrefillReport
+from vkprefill.work import OneAtATime, Pause
 
 PATIENCE_S = 60  # only what hangs takes longer
 PIECES = ["one", " two", " three"]
@@ -35,7 +48,7 @@ class Session:
     def reset(self) -> None:
         self.resets += 1
 
-    def stream_ids(self, token_ids: object, options: AnswerOptions, hooks: Hooks) -> Iterator[GenerationPart]:
+    def in_slices(self, token_ids: object, options: AnswerOptions, hooks: Hooks) -> Parts:
         hooks.make_sampler(SamplingConfig(temperature=0, top_k=1, top_p=1, min_p=0, presence_penalty=0, seed=0))
         timings, report = Timings(), SpecPrefillReport("disabled", "no draft model", len(token_ids))
         raw = self._parts(hooks, timings, report)
@@ -44,13 +57,14 @@ class Session:
         finally:
             self.closed += 1
 
-    def _parts(
-        self, hooks: Hooks, timings: Timings, report: SpecPrefillReport
-    ) -> Generator[GenerationPart, None, None]:
+    def _parts(self, hooks: Hooks, timings: Timings, report: SpecPrefillReport) -> Parts:
         for step in range(3):
             self.on_step(step)
             hooks.progress(step + 1, 3)
+            yield Pause.SLICE
         for index, piece in enumerate(PIECES):
+            if index:
+                yield Pause.SLICE
             self.on_step(3 + index)
             yield GenerationPart(piece, index, timings, report, "length" if index == len(PIECES) - 1 else None)
 
@@ -60,6 +74,20 @@ class Slots:
         self.session = session
         self.others = False  # whether there is memory of others to give back
         self.on_idle: Callable[[], bool] = lambda: False
+        self.scorer = OneAtATime()
+        self.in_turn: list[Session] = []
+
+    def begin(self, session: Session) -> None:
+        self.in_turn.append(session)
+
+    def end(self, session: Session) -> None:
+        self.in_turn.remove(session)
+
+    def resume(self, session: Session) -> None:
+        assert session in self.in_turn
+
+    def can_resume(self, session: Session) -> bool:
+        return True
 
     def choose(self, token_ids: object, options: AnswerOptions) -> Session:
         return self.session
@@ -108,7 +136,7 @@ class Bench:
         while not events or not isinstance(events[-1], Done | Failed):
             assert self.pipe.poll(PATIENCE_S), events
             events.append(self.pipe.recv())
-        return events
+        return [event for event in events if not isinstance(event, Standings)]
 
     def join(self) -> BaseException | None:
         self._thread.join(PATIENCE_S)
@@ -140,7 +168,7 @@ def raise_at(step: int, error: BaseException, times: int = 1) -> Callable[[int],
 
 
 def test_an_answer(bench, monkeypatch):
-    monkeypatch.setattr("vkprefill.server.engine.engine.PROGRESS_PAUSE_S", 3600)
+    monkeypatch.setattr("vkprefill.server.engine.answer.PROGRESS_PAUSE_S", 3600)
     events = bench.answer()
     assert text_of(events) == "one two three"
     done = events[-1]
@@ -155,8 +183,8 @@ def test_an_answer(bench, monkeypatch):
 
 def test_signs_of_life_where_nothing_is_told(bench, monkeypatch):
     """Steps without progress, tokens without text: the server hears of each."""
-    monkeypatch.setattr("vkprefill.server.engine.engine.ALIVE_PAUSE_S", 0)
-    monkeypatch.setattr("vkprefill.server.engine.engine.PROGRESS_PAUSE_S", 3600)
+    monkeypatch.setattr("vkprefill.server.engine.answer.ALIVE_PAUSE_S", 0)
+    monkeypatch.setattr("vkprefill.server.engine.answer.PROGRESS_PAUSE_S", 3600)
     events = bench.answer(options=AnswerOptions(stop=("one two three four",)))
     assert text_of(events) == "one two three"
     assert sum(isinstance(e, Alive) for e in events) == 6

@@ -34,7 +34,7 @@ def mapped(monkeypatch):
     """mapped(function): what makes the engine's maps."""
 
     def use(function) -> None:
-        monkeypatch.setattr("vkprefill.server.engine.engine.layer_map", function)
+        monkeypatch.setattr("vkprefill.server.engine.answer.layer_map", function)
 
     return use
 

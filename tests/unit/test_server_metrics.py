@@ -21,7 +21,7 @@ def answer(prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: floa
     return Done(
         1,
         "stop",
-        timings.as_dict(),
+        {**timings.as_dict(), "wait_ms": 2.0},
         SpecPrefillReport("disabled", "no draft model", prompt_n).as_dict(),
         memory={"weights": 5},
     )

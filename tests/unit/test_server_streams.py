@@ -20,7 +20,16 @@ def test_order_of_a_stream(send):
         send("POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True, "return_progress": True})
     )
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert chunks[1]["prompt_progress"] == {"total": 10, "cache": 4, "processed": 6, "time_ms": 0.5, "stage": "score"}
+    assert chunks[1]["prompt_progress"] == {
+        "total": 10,
+        "cache": 4,
+        "processed": 6,
+        "time_ms": 0.5,
+        "stage": "score",
+        "turns": 1,
+        "share": 1.0,
+        "wait_ms": 0.0,
+    }
     assert [c["choices"][0]["delta"] for c in chunks[2:]] == [{"content": "Hello"}, {"content": " there"}, {}]
     assert chunks[-1]["usage"]["total_tokens"] == 15 and len({c["id"] for c in chunks}) == 1
 

@@ -36,7 +36,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
     parser = subcommands.add_parser(
         "serve",
         help="serve an OpenAI-compatible API",
-        description=f"Serve an OpenAI-compatible API. One request is answered at a time, the others wait. {RULE}",
+        description=f"Serve an OpenAI-compatible API. Several requests are answered in turns, the others wait. {RULE}",
     )
     group = parser.add_argument_group("server")
     group.add_argument(
@@ -77,6 +77,13 @@ def register(subcommands: argparse._SubParsersAction) -> None:
         type=int,
         metavar="N",
         help="conversations that are remembered at most; they share the context (default: as many as memory holds)",
+    )
+    group.add_argument(
+        "--turns",
+        type=int,
+        default=4,
+        metavar="N",
+        help="requests that are answered in turns, each as it would be alone; others wait in the queue (default: 4)",
     )
     group.add_argument(
         "-cram",
@@ -149,7 +156,7 @@ def register(subcommands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    leasts = {"port": 0, "parallel": 1, "cache_ram": -1, "max_queue": 1}
+    leasts = {"port": 0, "parallel": 1, "turns": 1, "cache_ram": -1, "max_queue": 1}
     leasts |= {"timeout": 0, "body_timeout": 0.1, "engine_timeout": 0, "drain_timeout": 0}
     for name, least in leasts.items():
         if getattr(args, name) is not None and not getattr(args, name) >= least:
@@ -185,6 +192,7 @@ def run(args: argparse.Namespace) -> int:
         decode=decode,
         log_level=logging.INFO if args.verbose else logging.WARNING,
         log_format=args.log_format,
+        turns=args.turns,
     )
     defaults = Defaults(
         sampling_config(args),

@@ -109,7 +109,9 @@ class Cache:
         self.ahead: Ahead | None = None
         self.broken = False  # a run on it was cut off: state and length disagree
         self._begun = Point()
-        self._home: Buffer | None = None  # its state, while another cache's is the live one
+        self._home: Buffer | np.ndarray | None = None  # its state, while another cache's is the live one
+        self.tenant: object | None = None  # who ran it last, of several that take turns
+        self.away: np.ndarray | None = None  # content of its pages, while others have them
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self.closed = False
 
@@ -156,6 +158,10 @@ class Cache:
                 "close other caches or load with a larger max_context"
             )
         self.pages += free[: max(0, missing)]
+        self.tenant = self.pool.tenant
+        if self.away is not None:
+            self.pool.write_pages(self.pages, self.away)
+            self.away = None
         self.pool.activate(self)
 
     def append(self, token_ids: list[int], positions: list[int]) -> None:
@@ -273,7 +279,7 @@ class Cache:
         if snapshot not in other._snapshots or snapshot.stale or not snapshot.length:
             raise RequestError("snapshot: not one of the other cache, freed, void, or empty")
         self.reserve(snapshot.length)
-        if snapshot.stale:  # the other cache had to make room
+        if snapshot.stale or other.away is not None:  # the other cache had to make room
             self.reset()
             raise OutOfMemoryError(
                 f"KV cache: no room for another {snapshot.length} tokens beside those they are copied from"
@@ -304,6 +310,12 @@ class Cache:
             self.pool.activate(self)
             self.pool.set_recurrent_state(layer, state)
             self.states_set = next(_settings)
+
+    def leave_pages(self) -> None:
+        """Keys and values go to the host's memory until it runs again."""
+        if self.away is None:
+            self.away = self.pool.read_pages(self.pages)
+        self.pages.clear()
 
     def let_go(self) -> None:
         """Give up the recurrent state, and its memory: the cache goes on from a snapshot only."""
@@ -357,7 +369,7 @@ class Cache:
         self._drop_home()
         self._void_snapshots(0)
         self.pool.release(self)
-        self.token_ids, self.positions, self.late_positions = [], [], []
+        self.token_ids, self.positions, self.late_positions, self.away = [], [], [], None
         self._set_point(Point())
         self.broken = False
 
@@ -377,9 +389,9 @@ class Cache:
                 snapshot.free()
 
     def _drop_home(self) -> None:
-        if self._home is not None:
-            self._home.free()
-            self._home = None
+        home, self._home = self._home, None
+        if isinstance(home, Buffer):
+            home.free()
 
     def _check_usable(self) -> None:
         if self.closed:

@@ -13,7 +13,7 @@ from vkprefill.engine.kept_rows import KeptRows, kept_layer_size
 from vkprefill.engine.kv_layout import page_of_rows, rows_of_page
 from vkprefill.engine.one_thread import OneThread
 from vkprefill.engine.sizes import PAGE, Sizes, conv_state_size, num_pages, recurrent_state_size
-from vkprefill.errors import RequestError
+from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 
@@ -53,6 +53,8 @@ class CachePool:
         self.on_full: Callable[[int], None] | None = (
             None  # called when fewer pages are free than needed: it may close or reset other caches
         )
+        self.tenants: list[object] = []  # who take turns with caches of their own; without any, nobody does
+        self.tenant: object | None = None  # of them, whose turn it is
         self.page_table = device.buffer("page_table", (pages,), np.uint32, memory="host", kind="exchange")
         # of the slots that the multi-token-prediction block attends to
         self.draft_pages = (
@@ -132,7 +134,7 @@ class CachePool:
         """Make the live state this cache's, with saved content (None: zeros); the owner before keeps a copy."""
         owner = self.live()
         if owner is not None and owner is not cache and len(owner):
-            owner._home = self.save_state("state of a cache")
+            owner._home = self._put_aside()
         self._owner = None  # an interrupt in what follows leaves a state that is nobody's
         self.kept.clear()
         if saved is None:
@@ -179,6 +181,13 @@ class CachePool:
         saved = self.device.buffer(label, self.state.shape, kind="snapshots")
         self._copy(self.state, saved)
         return saved
+
+    def _put_aside(self) -> Buffer | np.ndarray:
+        """A copy of the live state, in the host's memory where the device has no room: no cache fails for another."""
+        try:
+            return self.save_state("state of a cache")
+        except OutOfMemoryError:
+            return self.download_state()
 
     def download_state(self) -> np.ndarray:
         """A copy of the live state in the host's memory."""
@@ -290,6 +299,36 @@ class CachePool:
                 for a, b in zip(source, target, strict=True):
                     program.copy(buffer, buffer, a * words, b * words, words)
         program.run()
+
+    def read_pages(self, pages: list[int]) -> np.ndarray:
+        """Keys and values of all layers, uint32 [2 layers, pages, words]."""
+        buffers = [buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)]
+        words = np.empty((len(buffers), len(pages), self._page_words), np.uint32)
+        for buffer, rows in zip(buffers, words, strict=True):
+            for page, row in zip(pages, rows, strict=True):
+                row[:] = self.device.download(self._page(buffer, page))
+        return words
+
+    def write_pages(self, pages: list[int], words: np.ndarray) -> None:
+        """What `read_pages` read, into the first of these pages, as much as they hold."""
+        buffers = [buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)]
+        for buffer, rows in zip(buffers, words, strict=True):
+            for page, row in zip(pages, rows, strict=False):
+                self.device.upload(self._page(buffer, page), [row])
+
+    def pages_of(self, tenant: object) -> tuple[int, int]:
+        """How many pages its caches have on the device, and how many of their content lie in the host's memory."""
+        mine = [cache for cache in self.caches if cache.tenant is tenant]
+        return sum(len(c.pages) for c in mine), sum(c.away.shape[1] for c in mine if c.away is not None)
+
+    def send_away(self, pages: int) -> None:
+        """The keys and values of others whose turn it is not go to the host's memory, the longest first, until so many
+        pages are free.
+        """
+        others = [c for c in self.caches if c.pages and c.tenant in self.tenants and c.tenant is not self.tenant]
+        for cache in sorted(others, key=lambda c: -len(c.pages)):
+            if len(self.free_pages) < pages:
+                cache.leave_pages()
 
     def clear_state(self) -> None:
         program = self.device.program("state")

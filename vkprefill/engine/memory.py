@@ -11,7 +11,16 @@ from vkprefill.checks import check_number
 from vkprefill.engine.halves import PRECISIONS, takes_halves, tell_of_detour
 from vkprefill.engine.kept_rows import kept_size
 from vkprefill.engine.scratch import scratch_bytes, scratch_shapes
-from vkprefill.engine.sizes import KV_TYPES, MAX_CONTEXT, PAGE, Sizes, check_sizes, num_pages
+from vkprefill.engine.sizes import (
+    KV_TYPES,
+    MAX_CONTEXT,
+    PAGE,
+    Sizes,
+    check_sizes,
+    conv_state_size,
+    num_pages,
+    recurrent_state_size,
+)
 from vkprefill.engine.weights import weight_bytes
 from vkprefill.errors import OutOfMemoryError, RequestError
 from vkprefill.gguf.config import ModelConfig
@@ -67,6 +76,12 @@ class MemoryBill:
     @property
     def state_copy(self) -> int:
         return self.state // 2
+
+
+def other_states_bytes(config: ModelConfig, turns: int) -> int:
+    """Bytes of the states that wait where so many caches take turns."""
+    layers = len(config.linear_layers) * (conv_state_size(config) + recurrent_state_size(config))
+    return (turns - 1) * (layers + config.hidden_size) * 4
 
 
 def memory_bill(file: GGUFFile, sizes: Sizes) -> MemoryBill:

@@ -49,14 +49,15 @@ def nothing_lacking(mark: Mark) -> bool:
 class PromptCache:
     """prompt: the tokens the cache stands for, those left out included; lacks: as for a Mark.
 
-    settled: tokens of the history, which the next turn will repeat; last_used: when, by the clock of its store.
+    settled: tokens of the history, which the next turn will repeat; last_used: when, by the clock of its store;
+    num_wanted: tokens of the prompt that it was last chosen for.
     """
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.prompt: list[int] = []
         self.lacks: object | None = None
-        self.last_used = self.settled = 0
+        self.last_used = self.settled = self.num_wanted = 0
         self.marked: Callable[[], None] = lambda: None  # called when a mark took memory
         self._marks: list[Mark] = []  # of rising length, each a beginning of the prompt
 

@@ -7,6 +7,10 @@ What is worth least goes first. Worth is what it would cost to have it again, in
 other state holds. Tokens that were left out count too, since a draft would have to read them again to tell which they
 are. Worth counts the less the longer ago it was used, so a side request, such as for a title, goes before an older
 conversation that is longer. A copy of a beginning is no use of what it was copied from.
+
+Several conversations may have answers in the making, in turns. None of them is forgotten, or gone on with by another
+prompt; a beginning of it may be copied. Where their keys and values are more than the device has room for, those whose
+turn it is not lie in the host's memory meanwhile.
 """
 
 from __future__ import annotations
@@ -48,8 +52,8 @@ class PromptStore:
         self._new_cache, self._pool, self._host_bytes, self._most = new_cache, pool, host_bytes, most
         self._all: list[PromptCache] = []
         self._held: list[PromptCache] = []  # not to be forgotten: the one in use, and one that is copied from
+        self._in_turn: list[PromptCache] = []
         self._clock = self._evictions = 0
-        self._num_tokens = 0  # of the prompt that is run
         self.first_to_go: Callable[[], None] = lambda: None  # gives back what is worth less than any conversation
         pool.on_full = self._make_room
 
@@ -59,26 +63,54 @@ class PromptStore:
         The one with the longest beginning is gone on with where the prompt has all of its history. Else it is copied
         where less has to be forgotten for the copy than of it.
         """
-        self._num_tokens = num_tokens
-        marks = [mark for conversation in self._all if (mark := find(conversation)) is not None]
+        here = [c for c in self._all if c.cache.away is None]
+        marks = [mark for conversation in here if (mark := find(conversation)) is not None]
         best = max(marks, key=preference, default=None)
         source = next((c for c in self._all if best in c.marks), None)
         if source is None or best.length < MIN_COPIED:
             return self.choose_empty(num_tokens)
-        if best.length >= source.settled or not self._is_worth_a_copy(source, best, num_tokens):
-            return self._use(source)
+        free = source not in self._in_turn
+        if free and (best.length >= source.settled or not self._is_worth_a_copy(source, best, num_tokens)):
+            return self._use(source, num_tokens)
         self._hold(source)
         copy = self._empty()
         self._hold(source, copy)
-        source.park()
+        if free:
+            source.park()
         copy.start_from(source, best)
-        return self._use(copy)
+        return self._use(copy, num_tokens)
 
     def choose_empty(self, num_tokens: int) -> PromptCache:
         """One to run a prompt of so many tokens on that takes nothing from others."""
-        self._num_tokens = num_tokens
         self._hold()
-        return self._use(self._empty())
+        return self._use(self._empty(), num_tokens)
+
+    def begin(self, conversation: PromptCache) -> None:
+        """It takes turns with others from now on, see `resume`."""
+        self._in_turn.append(conversation)
+        self._pool.tenants.append(conversation)
+
+    def resume(self, conversation: PromptCache | None) -> None:
+        """It is the turn of this one; None: of one that is yet to be chosen."""
+        self._pool.tenant = conversation
+
+    def end(self, conversation: PromptCache) -> None:
+        """It takes no more turns."""
+        for those in (self._in_turn, self._pool.tenants, self._held):
+            if conversation in those:
+                those.remove(conversation)
+        self._pool.tenant = None
+        if conversation.cache.away is not None:
+            conversation.reset()
+
+    def can_resume(self, conversation: PromptCache) -> bool:
+        """Whether its turn would take away no more of others than they have kept from it: its keys and values are on
+        the device, or it has fewer than another one there, or there is room, or no other is there.
+        """
+        away = self._pool.pages_of(conversation)[1]
+        here = [self._pool.pages_of(other)[0] for other in self._in_turn if other is not conversation]
+        idle = sum(len(c.cache.pages) for c in self._idle())
+        return away < max(here, default=0) or away <= len(self._pool.free_pages) + idle or not any(here)
 
     def forget_others(self) -> bool:
         """Give back the memory of all that are not in use; whether there was any."""
@@ -106,9 +138,9 @@ class PromptStore:
             conversation.close()
         self._all, self._held = [], []
 
-    def _use(self, conversation: PromptCache) -> PromptCache:
+    def _use(self, conversation: PromptCache, num_tokens: int) -> PromptCache:
         self._clock += 1
-        conversation.last_used = self._clock
+        conversation.last_used, conversation.num_wanted = self._clock, num_tokens
         self._hold(conversation)
         self._trim()
         return conversation
@@ -129,8 +161,8 @@ class PromptStore:
 
     def _hold(self, *conversations: PromptCache) -> None:
         """These are not to be forgotten; those before may have to make room from now on."""
-        for conversation in self._held:
-            if conversation not in conversations:
+        for conversation in self._all:
+            if conversation not in (*conversations, *self._in_turn):
                 conversation.park()
         self._held = list(conversations)
 
@@ -139,7 +171,7 @@ class PromptStore:
         idle = self._idle()
         if self._most is not None and len(idle) >= self._most:
             self._evict(min(idle, key=self._values().__getitem__))
-        found = next((c for c in self._all if c not in self._held and not len(c.cache)), None)
+        found = next((c for c in self._all if c not in self._in_use and not len(c.cache)), None)
         if found is None:
             found = PromptCache(self._new_cache())
             found.marked = self._trim
@@ -151,7 +183,11 @@ class PromptStore:
         return [c for c in self._all if len(c.cache)]
 
     def _idle(self) -> list[PromptCache]:
-        return [c for c in self._kept() if c not in self._held]
+        return [c for c in self._kept() if c not in self._in_use]
+
+    @property
+    def _in_use(self) -> list[PromptCache]:
+        return [*self._held, *self._in_turn]
 
     def _weight(self, conversation: PromptCache) -> float:
         """How likely it is to come again: less the longer ago it was used."""
@@ -184,10 +220,12 @@ class PromptStore:
         is run; which conversations go is chosen with the whole prompt in view.
         """
         self.first_to_go()
-        running = sum(len(c.cache.pages) for c in self._held[-1:])
-        for conversation in self._victims(self._idle(), max(pages, num_pages(self._num_tokens) - running)):
+        running = {*self._held[-1:], *self._in_turn}
+        wanted = sum(max(0, num_pages(c.num_wanted) - len(c.cache.pages)) for c in running)
+        for conversation in self._victims(self._idle(), max(pages, wanted)):
             if len(self._pool.free_pages) < pages:
                 self._evict(conversation)
+        self._pool.send_away(pages)
 
     def _evict(self, conversation: PromptCache) -> None:
         conversation.reset()
@@ -208,7 +246,7 @@ class PromptStore:
                     least.append((again * weight, mark, conversation))
         _, mark, conversation = min(least, key=lambda one: one[0])
         conversation.drop(mark)
-        if not conversation.marks and conversation not in self._held:
+        if not conversation.marks and conversation not in self._in_use:
             self._evict(conversation)
 
 

@@ -182,11 +182,13 @@ class Runner:
         positions: Sequence[int] | None = None,
         head: Callable[[], T] | None = None,
         program_for: Callable[[int, int], Program] | None = None,
+        following: int = 0,
         progress: PrefillProgress | None = None,
     ) -> T | None:
         """All tokens through the trunk, in chunks; the last hidden state is for the head, whose result is returned.
 
-        program_for(first, count): another program than the plain one for these tokens of the call.
+        program_for(first, count): another program than the plain one for these tokens of the call; following: tokens of
+        the same prompt that are for later calls.
         An exception inside, KeyboardInterrupt too, leaves the cache as it was.
         """
         with self.turn:
@@ -198,7 +200,7 @@ class Runner:
             def run() -> None:
                 start = time.perf_counter()
                 if program_for is None:
-                    cache.mtp_from = self._fill_from(cache, len(ids))
+                    cache.mtp_from = self._fill_from(cache, len(ids) + following)
                 chosen = program_for or (lambda _, count: self._plain_program_for(cache, count))
                 self._run_chunks(ids, positions, cache, chosen, progress)
                 if program_for is None:

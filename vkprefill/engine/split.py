@@ -19,11 +19,13 @@ import numpy as np
 from vkprefill.engine.cache import Ahead, Cache
 from vkprefill.engine.kept_rows import program_rows
 from vkprefill.engine.progress import PrefillProgress, told
+from vkprefill.engine.restored import restored_on_error
 from vkprefill.engine.row_store import KEPT_BYTES, RowStore
 from vkprefill.engine.step import StepWord
 from vkprefill.errors import RequestError
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
+from vkprefill.work import Pause, Work, whole
 
 if TYPE_CHECKING:
     from vkprefill.engine.runner import Runner
@@ -47,6 +49,13 @@ class SplitRuns:
         runner.device.spare.add(self)
 
     def read(
+        self, token_ids: Sequence[int], positions: Sequence[int] | None, cache: Cache, split: int, **options: object
+    ) -> None:
+        """All slices of `read_in_slices`, which says what the options are. An exception leaves the cache as it was."""
+        with restored_on_error(cache):
+            whole(self.read_in_slices(token_ids, positions, cache, split, **options))
+
+    def read_in_slices(
         self,
         token_ids: Sequence[int],
         positions: Sequence[int] | None,
@@ -57,12 +66,13 @@ class SplitRuns:
         stops: Sequence[int] = (),
         program_for: Chooser | None = None,
         progress: PrefillProgress | None = None,
-    ) -> None:
-        """Run tokens through the layers up to `split`; the cache is ahead then, and prefill goes on from there.
+    ) -> Work[None]:
+        """Run tokens through the layers up to `split`; the cache is ahead then, and prefill goes on from there. Nothing
+        else is read between slices.
 
         marks: slots after which a snapshot may be wanted; stops: slots after which a new run begins; program_for: of
-        the early layers, in place of the plain one. An exception inside leaves the cache as it was. Raises
-        RequestError for bad tokens and for a cache that is ahead or split elsewhere, OutOfMemoryError.
+        the early layers, in place of the plain one. Raises RequestError for bad tokens and for a cache that is ahead or
+        split elsewhere, OutOfMemoryError.
         """
         run = self._runner
         with run.turn:
@@ -74,23 +84,26 @@ class SplitRuns:
             self._in_store = None
             self._store.reserve(len(ids))
             cache.reserve(len(ids))
-            ahead = Ahead(first)
+            cache.divide(split)
+            ahead = cache.ahead = Ahead(first)
+            self._in_store = weakref.ref(ahead)
+            ends = {*marks, *stops, first + len(ids)}
+            while (done := len(cache) - first) < len(ids):
+                longest = len(cache) + run.tokens_per_run(len(cache))
+                part = slice(done, min(end for end in (*ends, longest) if end > len(cache)) - first)
 
-            def read() -> None:
-                cache.divide(split)
-                ends = sorted({*marks, *stops, first + len(ids)})
-                for end in (end - first for end in ends if first < end <= first + len(ids)):
-                    while (done := len(cache) - first) < end:
-                        part = slice(done, done + min(run.tokens_per_run(len(cache)), end - done))
-                        run.step.set_tokens(ids[part], where[part], len(cache))
-                        told(chosen(done, part.stop - done), done, part.stop - done, len(ids), progress)
-                        self._store.keep(done, part.stop - done)
-                        cache.append_early(ids[part].tolist(), where[part].tolist())
-                    if len(cache) in marks:
-                        ahead.states[len(cache)] = run.pool.state_up_to(split)
-                cache.ahead, self._in_store = ahead, weakref.ref(ahead)
+                def read(done: int = done, part: slice = part) -> None:
+                    run.step.set_tokens(ids[part], where[part], len(cache))
+                    told(chosen(done, part.stop - done), done, part.stop - done, len(ids), progress)
+                    self._store.keep(done, part.stop - done)
+                    cache.append_early(ids[part].tolist(), where[part].tolist())
 
-            run.undone_on_error(cache, read)
+                cache.reserve(part.stop - done)
+                run.undone_on_error(cache, read)
+                if len(cache) in marks:
+                    ahead.states[len(cache)] = run.pool.state_up_to(split)
+                if part.stop < len(ids):
+                    yield Pause.SLICE
 
     def prefill(
         self,

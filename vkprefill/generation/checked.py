@@ -20,7 +20,7 @@ from vkprefill.engine.cache import Cache
 from vkprefill.errors import OutOfMemoryError
 from vkprefill.generation.dense_side import DenseSide
 from vkprefill.generation.options import AnswerOptions, Hooks
-from vkprefill.generation.parts import GenerationPart
+from vkprefill.generation.parts import GenerationPart, Parts
 from vkprefill.generation.sampling import new_seed
 from vkprefill.generation.slices import Slices, Work
 from vkprefill.generation.steps import Timings
@@ -35,11 +35,11 @@ from vkprefill.specprefill.plan import (
     check_report,
 )
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.work import Pause
 
 OFF, WAIT, AUTO, REVISE, REPORT, STOP = "off", "wait", "auto", "revise", "report", "stop"  # of the settings
 ENDED_BY_CHECK = "check"  # finish_reason
 END = object()
-Parts = Generator[GenerationPart, None, None]
 
 
 def with_seed(options: AnswerOptions) -> AnswerOptions:
@@ -56,7 +56,8 @@ def nothing_to_check(report: SpecPrefillReport, config: SpecPrefillConfig | None
     report.check = check_report(CHECK_EQUAL, "nothing was left out")
     with closing(parts):
         for part in parts:
-            report.check["agreed_n"] += part.token_id is not None
+            if not isinstance(part, Pause):
+                report.check["agreed_n"] += part.token_id is not None
             yield part
 
 
@@ -135,6 +136,8 @@ class CheckedAnswer:
             yield
         self._answer = self.dense.answer(self._emitted)
         for part in self._timed("verify_ms", self._answer, first="dense_ms"):
+            if isinstance(part, Pause):
+                continue
             self._dense_parts.append(part)
             index, emitted = len(self._dense_parts) - 1, self._emitted
             same = part.token_id == emitted[index] and (part.finish_reason, part.stop_text) == self._ends[index]
@@ -211,9 +214,13 @@ class CheckedAnswer:
         chances, ended = [], None
         with closing(sparse):
             for part in sparse:
+                if isinstance(part, Pause):
+                    yield part
+                    continue
                 if not self._emitted:
                     first_at = self._clock()
                     self._slices.start()
+                last = part
                 self._emitted.append(part.token_id)
                 self._ends.append((part.finish_reason, part.stop_text))
                 chances += part.chances
@@ -229,17 +236,19 @@ class CheckedAnswer:
                 return
             yield replace(ended, finish_reason=None, stop_text=None)
             ended.text, ended.token_id = "", None
-            self._attempt(self._slices.finish)
+            while not (self._slices.done or self._over):
+                yield Pause.SLICE
+                self._attempt(self._slices.step)
         if not self._replaces():  # there was no room for the check, or it left the answer as it is
             ended.chances = chances
             yield ended
             return
         if self._check["status"] == CHECK_DIFFERS:
-            yield replace(part, text="", token_id=None, finish_reason=ENDED_BY_CHECK, chances=chances)
+            yield replace(last, text="", token_id=None, finish_reason=ENDED_BY_CHECK, chances=chances)
             return
-        yield from self._dense_rest(timings, first_at, part)
+        yield from self._dense_rest(timings, first_at)
 
-    def _dense_rest(self, timings: Timings, first_at: float, last: GenerationPart) -> Parts:
+    def _dense_rest(self, timings: Timings, first_at: float) -> Parts:
         """What the dense side says beyond what it agreed with, and the log-probabilities of all."""
         self._on_switch()
         self.switched = True
@@ -261,7 +270,7 @@ class CheckedAnswer:
             yield as_answer(part, text="", token_id=None, chances=chances)
         if part.finish_reason is None:
             for part in self._answer:
-                yield as_answer(part)
+                yield part if isinstance(part, Pause) else as_answer(part)
 
     # -- after the answer ----------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from vkprefill.generation.tokens import plan_without_draft, stream_tokens
 from vkprefill.specprefill.pipeline import AUTO, SpecPrefill
 from vkprefill.specprefill.plan import SparseRequest
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.work import without_pauses
 
 
 def stream_generate(
@@ -94,7 +95,7 @@ def stream_generate(
             parts = check.parts(parts, timings)
         elif not plan.sparse:
             parts = nothing_to_check(plan.report, config, parts)
-        yield from parts
+        yield from without_pauses(parts)
     finally:
         if check is not None:
             check.close()

@@ -20,6 +20,7 @@ from vkprefill.grammar.grammars import SCHEMA, Grammar, of_gbnf, of_schema
 from vkprefill.specprefill.guards import RequestFacts
 from vkprefill.specprefill.plan import SparseRequest
 from vkprefill.text.answer_text import ends_in_thinking
+from vkprefill.work import OneAtATime
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class Hooks:
     progress: of the target's prefill; scoring: of the draft's; checking: of the dense prefill that a sparse answer is
     checked against; make_sampler: from resolved settings; started: the time, by time.perf_counter, that ttft_ms counts
     from; between: called between rounds of decode, True ends the answer; drafting: what drafts instead of what the
-    options say; clock: that slices of the check are measured by.
+    options say; clock: that all else is measured by, which stands still while others have their turns; scorer: what
+    chooses tokens of prompts, which several sessions share.
     """
 
     progress: PrefillProgress | None = None
@@ -112,3 +114,7 @@ class Hooks:
     between: Callable[[], bool] | None = None
     drafting: Callable[[Drafting], Drafting] | None = None
     clock: Clock = time.perf_counter
+    scorer: OneAtATime = field(default_factory=OneAtATime)
+
+    def since_start_ms(self) -> float:
+        return (time.perf_counter() - self.started) * 1e3

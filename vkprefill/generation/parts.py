@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from vkprefill.generation.steps import Timings
 from vkprefill.specprefill.plan import SpecPrefillReport
 from vkprefill.text.stop_strings import StopStrings
+from vkprefill.work import Pause
 
 
 @dataclass
@@ -31,6 +32,10 @@ class GenerationPart:
     stop_text: str | None = None
     held: bool = False
     chances: Sequence[list[tuple[int, float]]] = ()
+
+
+Parts = Generator[GenerationPart | Pause, None, None]
+"""An answer in slices: each ends with a Pause."""
 
 
 @dataclass
@@ -72,13 +77,14 @@ def collect(parts: Iterator[GenerationPart]) -> GenerationResult:
     return result
 
 
-def cut_at_stops(
-    parts: Generator[GenerationPart, None, None], stops: Sequence[str]
-) -> Generator[GenerationPart, None, None]:
+def cut_at_stops(parts: Parts, stops: Sequence[str]) -> Parts:
     """The parts up to the first of the texts, which is not shown; what may be its beginning is kept back."""
     found = StopStrings(stops)
     with closing(parts):
         for part in parts:
+            if isinstance(part, Pause):
+                yield part
+                continue
             part.text = found.push(part.text)
             if found.found is not None:
                 part.finish_reason, part.stop_text = "stop", found.found

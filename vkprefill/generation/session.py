@@ -8,7 +8,6 @@ out stays out, unless a turn asks for an exact state.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +20,13 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
 from vkprefill.engine.prompt_cache import Mark, PromptCache
 from vkprefill.engine.runner import PrefillProgress
+from vkprefill.engine.sliced import extend_in_slices
 from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.generation.checked import OFF, WAIT, nothing_to_check, with_seed
 from vkprefill.generation.generate import pair_for
 from vkprefill.generation.marks import mark_places
 from vkprefill.generation.options import AnswerOptions, Hooks, grammar_of, with_grammar
-from vkprefill.generation.parts import GenerationPart, GenerationResult, collect
+from vkprefill.generation.parts import GenerationPart, GenerationResult, Parts, collect
 from vkprefill.generation.prompt import ChatPrompt, template_variables
 from vkprefill.generation.pruned import PrunedTurn, may_go_on
 from vkprefill.generation.sampling import SamplingConfig
@@ -36,6 +36,7 @@ from vkprefill.generation.tokens import plan_without_draft, stream_tokens
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.plan import Plan, SparseRequest, note_holes
 from vkprefill.specprefill.settings import AUTO, SpecPrefillConfig
+from vkprefill.work import Pause, Work, without_pauses
 
 
 class Session:
@@ -66,7 +67,7 @@ class Session:
         if prompts is None:
             prompts = PromptCache(model.new_cache(max_context))
             self._owned.append(prompts)
-        self._speculative, self._prompts = speculative, prompts
+        self._speculative, self.prompts = speculative, prompts
         self._own: SpecPrefill | None = None  # for turns that want the model to score itself, where no other pair is
         self._check = SessionCheck(model, prompts)
         self._owned.append(self._check)
@@ -75,7 +76,7 @@ class Session:
 
     @property
     def cache(self) -> Cache:
-        return self._prompts.cache
+        return self.prompts.cache
 
     def stream(
         self,
@@ -128,20 +129,33 @@ class Session:
         """As stream, for a conversation rendered by the caller. RequestError where another turn has begun meanwhile, as
         its tokens are in the cache now.
         """
+        return without_pauses(self.in_slices(ids, options, hooks))
+
+    def in_slices(self, ids: Sequence[int], options: AnswerOptions | None = None, hooks: Hooks | None = None) -> Parts:
+        """As stream_ids, with a Pause after each bounded run of the engine: other sessions' answers may run there."""
         options, hooks = options or AnswerOptions(), hooks or Hooks()
-        model, ids = self.model, list(ids)
-        check_drafts(model, options.decode)
+        check_drafts(self.model, options.decode)
         asked = self._resolved(options.sparse)
-        options = replace(options.resolve(model, ids), sparse=asked)
+        ids = list(ids)
+        options = replace(options.resolve(self.model, ids), sparse=asked)
         if len(ids) >= self.cache.max_context and (self._pair(asked) is None or not asked.enabled):
             raise ContextLengthError.of_prompt(len(ids), self.cache.max_context)
         turn = self._turn = PrunedTurn(asked, ids, max(options.mark_at, default=len(ids)))
-        reused = self._prompts.go_back(self.find(ids, options))
+        try:
+            yield from self._in_slices(turn, options, hooks)
+        finally:
+            hooks.scorer.give_back(turn)
+
+    def _in_slices(self, turn: PrunedTurn, options: AnswerOptions, hooks: Hooks) -> Parts:
+        model, ids, asked = self.model, turn.token_ids, turn.asked
+        reused = self.prompts.go_back(self.find(ids, options))
         places = mark_places(ids, options.mark_at, reused, model.tokenizer)
-        plan = self._plan(ids, options, reused, places, hooks)
+        plan = yield from self._plan(turn, options, reused, places, hooks)
+        if not self.cache.ahead:
+            hooks.scorer.give_back(turn)
         note_holes(plan.report, self.cache.run_positions)
         self.importance = plan.importance
-        lacking, config = plan.sparse or self._prompts.lacks is not None, asked.config
+        lacking, config = plan.sparse or self.prompts.lacks is not None, asked.config
         check = None
         if lacking and config is not None and config.check != OFF:
             options = with_seed(options)
@@ -157,8 +171,10 @@ class Session:
         before, rows = 0, None  # tokens run by earlier calls of the model, rows of the cache after the prompt
         try:
             for place in places:
-                plan = self._prefill_and_mark(ids, place, plan, turn, timings, ran)
+                within = replace(hooks, progress=ran)
+                plan = yield from self._prefill_and_mark(ids, place, plan, turn, timings, within)
                 before = timings.prompt_n
+                yield Pause.SLICE
             rows, run_n = self.cache.length_after(len(plan.kept)), len(plan.kept)
             within = replace(hooks, progress=ran, between=check.between if check else None)
             parts = stream_tokens(model, ids, self.cache, plan, options, within, timings)
@@ -166,7 +182,7 @@ class Session:
                 parts = check.parts(parts, timings)
             elif not lacking:
                 parts = nothing_to_check(plan.report, config, parts)
-            yield from self._noted(parts, turn)
+            yield from self._noted(parts, turn, hooks)
         finally:
             if check is not None and self._check.is_switched(check):
                 rows, run_n = len(ids), len(ids) - len(self.prompt)
@@ -174,16 +190,17 @@ class Session:
             if self._turn is turn and ran_prompt:  # not so after an interrupt in prefill
                 self._note(ids[len(self.prompt) :], run_n, turn)
                 self._note(self.cache.token_ids[rows:], len(self.cache) - rows, turn)
-                self._prompts.mark()
-                self._prompts.settled = turn.history_n
+                self.prompts.mark()
+                self.prompts.settled = turn.history_n
             if check is not None:
                 self._check.end(check, turn, config.check_idle and self._turn is turn)
 
-    def _noted(self, parts: Iterator[GenerationPart], turn: PrunedTurn) -> Iterator[GenerationPart]:
+    def _noted(self, parts: Parts, turn: PrunedTurn, hooks: Hooks) -> Parts:
         """The same, the turn's answer noted. RequestError where another turn has begun meanwhile."""
         for part in parts:
-            if part.token_id is not None:
-                turn.answer.append(part.token_id)
+            if not isinstance(part, Pause):
+                hooks.scorer.give_back(turn)  # all of the prompt is run
+                turn.answer += [] if part.token_id is None else [part.token_id]
             yield part
             if self._turn is not turn:
                 raise RequestError("session: another turn has begun; finish an answer before the next is asked for")
@@ -204,7 +221,10 @@ class Session:
             return asked
         return replace(asked, config=self._speculative.config)
 
-    def _plan(self, ids: list[int], options: AnswerOptions, reused: int, places: list[int], hooks: Hooks) -> Plan:
+    def _plan(
+        self, turn: PrunedTurn, options: AnswerOptions, reused: int, places: list[int], hooks: Hooks
+    ) -> Work[Plan]:
+        ids = turn.token_ids
         pair = self._pair(options.sparse)
         if pair is None:
             return plan_without_draft(self.model, options.sparse, ids, reused)
@@ -214,34 +234,38 @@ class Session:
             if config is not None and config.check == WAIT:
                 self._check.require_room(ids, kept, options, hooks)
 
-        return pair.plan(
-            ids,
-            options.sparse,
-            cached_n=reused,
-            cache=self.cache,
-            mark_at=places,
-            fresh=not options.cache_prompt,
-            progress=hooks.scoring or hooks.progress,
-            before_scoring=before_scoring,
+        return (
+            yield from pair.plan_in_slices(
+                ids,
+                options.sparse,
+                cached_n=reused,
+                cache=self.cache,
+                mark_at=places,
+                fresh=not options.cache_prompt,
+                progress=hooks.scoring or hooks.progress,
+                before_scoring=before_scoring,
+                scorer_free=lambda: hooks.scorer.take(turn),
+            )
         )
 
     def _prefill_and_mark(
-        self, ids: list[int], end: int, plan: Plan, turn: PrunedTurn, timings: Timings, progress: PrefillProgress
-    ) -> Plan:
+        self, ids: list[int], end: int, plan: Plan, turn: PrunedTurn, timings: Timings, hooks: Hooks
+    ) -> Work[Plan]:
         """Run what comes before `end` and mark the state there; returns the plan of the rest."""
-        kept, start = plan.kept[plan.kept < end], time.perf_counter()
+        kept, start = plan.kept[plan.kept < end], hooks.clock()
         if len(kept):
-            self.model.extend(np.asarray(ids)[kept], self.cache, positions=kept, progress=progress)
+            tokens, run = np.asarray(ids)[kept], self.model.runner
+            yield from extend_in_slices(run, tokens, self.cache, positions=kept, progress=hooks.progress)
         self._note(ids[len(self.prompt) : end], len(kept), turn)
-        self._prompts.mark()
+        self.prompts.mark()
         timings.prompt_n += len(kept)
-        timings.prompt_ms += (time.perf_counter() - start) * 1e3
+        timings.prompt_ms += (hooks.clock() - start) * 1e3
         return replace(plan, kept=plan.kept[plan.kept >= end])
 
     def _note(self, tokens: list[int], num_run: int, turn: PrunedTurn) -> None:
         """The cache stands for these further tokens, of which so many were run."""
-        pruned = num_run < len(tokens) or self._prompts.lacks is not None
-        self._prompts.note(tokens, turn if pruned else None)
+        pruned = num_run < len(tokens) or self.prompts.lacks is not None
+        self.prompts.note(tokens, turn if pruned else None)
 
     def generate(self, messages: Sequence[Mapping[str, object]], **options: object) -> GenerationResult:
         """The whole answer; options as for stream."""
@@ -250,7 +274,7 @@ class Session:
     @property
     def prompt(self) -> Sequence[int]:
         """The tokens that the cache stands for, those left out by sparse prefills included."""
-        return self._prompts.prompt
+        return self.prompts.prompt
 
     def find(self, ids: Sequence[int], options: AnswerOptions) -> Mark | None:
         """The mark that a prompt would go on from; None where it would start at its beginning."""
@@ -265,7 +289,7 @@ class Session:
             return (not own or split in (None, own)) and may_go_on(asked, ids, self.model.tokenizer, mark)
 
         exact = pair is None and asked.kept_ranges is None
-        return self._prompts.find(ids) if exact else self._prompts.find(ids, may_use)
+        return self.prompts.find(ids) if exact else self.prompts.find(ids, may_use)
 
     def idle(self) -> bool:
         """To be called while nobody asks for anything: one step of a check that an answer ended before, a bounded run
@@ -285,7 +309,7 @@ class Session:
     def reset(self) -> None:
         """Forget the conversation; its memory goes back to the models' pools."""
         self._check.drop()
-        self._prompts.reset()
+        self.prompts.reset()
         if self._speculative in self._owned:
             self._speculative.reset()
 

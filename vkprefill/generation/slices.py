@@ -52,11 +52,6 @@ class Slices:
                 break
         return not self.done
 
-    def finish(self) -> None:
-        """Take all that are left."""
-        while self.step():
-            pass
-
     def close(self) -> None:
         """Take no more."""
         self.done = True

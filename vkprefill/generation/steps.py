@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from vkprefill.generation.choices import Choices
 from vkprefill.generation.penalties import Penalties
 from vkprefill.generation.sampling import Sampler
 from vkprefill.specprefill import guards
+from vkprefill.work import Pause
 
 
 @dataclass
@@ -81,22 +82,23 @@ def generate_step(
     between: Callable[[], bool] | None = None,
     choices: Choices | None = None,
     prompt: Sequence[int] | None = None,
-) -> Iterator[int]:
-    """Sampled token ids, without end: prefill token_ids, then decode. When a token is given out, the cache holds all
-    before it.
+    clock: Callable[[], float] = time.perf_counter,
+) -> Generator[int | Pause, None, None]:
+    """Sampled token ids, without end: prefill token_ids, then decode, with a Pause before each round of it. When a
+    token is given out, the cache holds all before it.
 
     drafting: None for plain decoding; limit: tokens that will be asked for (None: as many as there is room for);
     positions: of token_ids (None: following those in the cache); between: called before each round, when all tokens of
     those before were given out; True ends the answer there; choices: says which tokens may be drawn (None:
-    all); prompt: all of it, for penalties (None: token_ids).
+    all); prompt: all of it, for penalties (None: token_ids); clock: seconds, for timings.
 
     Adds to timings as it goes.
     """
     penalties = Penalties(sampler.config, token_ids if prompt is None else prompt, model.config.vocab_size)
     steps = _Steps(model, cache, sampler, drafting or Drafting(), timings, choices, penalties)
-    start = time.perf_counter()
+    start = clock()
     tokens = iter([steps.prefill(token_ids, positions, progress)])
-    now = time.perf_counter()
+    now = clock()
     timings.prompt_n += len(token_ids)
     timings.prompt_ms += (now - start) * 1e3
     start = now
@@ -104,11 +106,12 @@ def generate_step(
     while True:
         for token_id in tokens:
             timings.predicted_n += 1
-            timings.predicted_ms = (time.perf_counter() - start) * 1e3
+            timings.predicted_ms = (clock() - start) * 1e3
             yield token_id
             left -= 1
         if between and between():
             return
+        yield Pause.SLICE
         tokens = steps.round(token_id, left)
 
 

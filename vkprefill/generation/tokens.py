@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from vkprefill.drafting.drafters import drafting_for
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
+from vkprefill.engine.sliced import extend_in_slices
 from vkprefill.errors import ContextLengthError
 from vkprefill.generation.choices import choices_for
 from vkprefill.generation.options import AnswerOptions, Hooks
-from vkprefill.generation.parts import GenerationPart, cut_at_stops
+from vkprefill.generation.parts import GenerationPart, Parts, cut_at_stops
 from vkprefill.generation.steps import Timings, generate_step
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.plan import Plan, SparseRequest, SpecPrefillReport, finish_plan, plan_as_given
 from vkprefill.specprefill.settings import SpecPrefillConfig
 from vkprefill.specprefill.unused import NO_DRAFT, Use, unused
+from vkprefill.work import Pause
 
 
 def stream_tokens(
@@ -29,7 +30,7 @@ def stream_tokens(
     options: AnswerOptions,
     hooks: Hooks,
     timings: Timings,
-) -> Generator[GenerationPart, None, None]:
+) -> Parts:
     """The answer to a prompt of token ids, piece by piece, on the caller's cache. See stream_generate.
 
     plan: which tokens of the prompt are run (the others are in the cache, or left out); options: with resolved
@@ -47,7 +48,7 @@ def _stream_tokens(
     options: AnswerOptions,
     hooks: Hooks,
     timings: Timings,
-) -> Generator[GenerationPart, None, None]:
+) -> Parts:
     report = plan.report
     timings.specprefill = report.status
     num_rows = cache.length_after(len(plan.kept))
@@ -55,36 +56,46 @@ def _stream_tokens(
     if room < 1:
         raise ContextLengthError.of_prompt(num_rows, cache.max_context)
     ends = model.tokenizer.eog_token_ids | {*options.stop_token_ids}
+    run_ids, started = np.asarray(token_ids)[plan.kept], hooks.clock()
+    ran = yield from extend_in_slices(
+        model.runner,
+        run_ids,
+        cache,
+        positions=plan.kept,
+        leave_last=options.max_tokens != 0,
+        progress=hooks.progress,
+    )
+    timings.prompt_n += ran
+    timings.prompt_ms += (hooks.clock() - started) * 1e3
     if options.max_tokens == 0:
-        started = time.perf_counter()
-        model.extend(np.asarray(token_ids)[plan.kept], cache, positions=plan.kept, progress=hooks.progress)
-        timings.prompt_n += len(plan.kept)
-        timings.prompt_ms += (time.perf_counter() - started) * 1e3
-        report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - hooks.started) * 1e3
+        report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, hooks.since_start_ms()
         yield GenerationPart("", None, timings, report, "length")
         return
     limit = min(room + 1, options.max_tokens or room + 1)  # the last token sampled need not be run
     decoder = model.tokenizer.stream_decoder(special=False)
-    run_ids = np.asarray(token_ids)[plan.kept]
     sampler = hooks.make_sampler(options.sampling)
     drafting = drafting_for(model, options.decode, token_ids, num_rows)
     steps = generate_step(
         model,
-        run_ids,
+        run_ids[ran:],
         cache,
         sampler,
         timings=timings,
         drafting=hooks.drafting(drafting) if hooks.drafting else drafting,
         limit=limit,
-        positions=plan.kept,
-        progress=hooks.progress,
+        positions=plan.kept[ran:],
+        progress=lambda done, _: hooks.progress and hooks.progress(ran + done, len(run_ids)),
         between=hooks.between,
         choices=choices_for(model.tokenizer, options, token_ids),
         prompt=token_ids,
+        clock=hooks.clock,
     )
     for token_id in steps:
+        if isinstance(token_id, Pause):
+            yield token_id
+            continue
         if timings.predicted_n == 1:
-            report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, (time.perf_counter() - hooks.started) * 1e3
+            report.sparse_prefill_ms, report.ttft_ms = timings.prompt_ms, hooks.since_start_ms()
         if token_id in ends:
             yield GenerationPart(decoder.finish(), None, timings, report, "stop")
             return

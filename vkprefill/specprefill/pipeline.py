@@ -51,6 +51,7 @@ from vkprefill.specprefill.self_scorer import SelfScorer, own_break_even, scorin
 from vkprefill.specprefill.settings import AUTO, DRAFT, SELF, SpecPrefillConfig
 from vkprefill.specprefill.shares import KeptShares
 from vkprefill.specprefill.unused import NO_DRAFT, Use, unused
+from vkprefill.work import Work, no_work, whole
 
 log = logging.getLogger("vkprefill")
 
@@ -112,7 +113,11 @@ class SpecPrefill:
         """The layer after which a prompt is pruned with these settings; None where all layers run the same tokens."""
         return scoring_layer(config, self.target.config) if self.source(config) == SELF else None
 
-    def score(
+    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig | None = None, **options: object) -> Scored:
+        """All slices of `score_in_slices`, which says what the options are."""
+        return whole(self.score_in_slices(token_ids, config, **options))
+
+    def score_in_slices(
         self,
         token_ids: Sequence[int],
         config: SpecPrefillConfig | None = None,
@@ -123,7 +128,7 @@ class SpecPrefill:
         mark_at: Sequence[int] = (),
         fresh: bool = False,
         progress: PrefillProgress | None = None,
-    ) -> Scored:
+    ) -> Work[Scored]:
         """Importance and selection without any work of the target, but for scorer self, whose early layers run.
 
         first: choose among tokens from here on only; protected: what is kept in any case (None: what the tokens alone
@@ -150,9 +155,10 @@ class SpecPrefill:
         }
         if source == SELF:
             with lent_cache(self.target, cache) as lent:
-                measured = self._own.score(token_ids, config, lent, cached_n=first if lent is cache else 0, **common)
+                cached = first if lent is cache else 0
+                measured = yield from self._own.score_in_slices(token_ids, config, lent, cached_n=cached, **common)
         else:
-            measured = self._scorer.score(token_ids, config, fresh=fresh, **common)
+            measured = yield from self._scorer.score_in_slices(token_ids, config, fresh=fresh, **common)
         start = time.perf_counter()
         values = boost(normalise(measured.values, config.normalize), config)
         layout = layout_of(self.target.tokenizer, token_ids) if config.chunk_align == "lines" else None
@@ -166,7 +172,11 @@ class SpecPrefill:
             self._memo.popitem(last=False)
         return scored
 
-    def plan(
+    def plan(self, token_ids: Sequence[int], asked: SparseRequest | None = None, **options: object) -> Plan:
+        """All slices of `plan_in_slices`, which says what the options are."""
+        return whole(self.plan_in_slices(token_ids, asked, **options))
+
+    def plan_in_slices(
         self,
         token_ids: Sequence[int],
         asked: SparseRequest | None = None,
@@ -177,15 +187,16 @@ class SpecPrefill:
         fresh: bool = False,
         progress: PrefillProgress | None = None,
         before_scoring: Callable[[int], None] | None = None,
+        scorer_free: Callable[[], Work[None]] = no_work,
         **fields: object,
-    ) -> Plan:
+    ) -> Work[Plan]:
         """Decide what the target runs of a prompt whose first cached_n tokens it has.
 
         cache: that will be run on; where scorer self has chosen, its early layers have read the prompt then; mark_at,
         fresh: as for score; before_scoring: called where the prompt is to be scored and pruned, with the fewest tokens
-        that the target's cache will take; fields: of a SparseRequest, in place of those of `asked`. Raises RequestError
-        for what is no prompt and for bad kept_ranges, what before_scoring raises if it is NoRoomForCheck; with on_error
-        "error" also what the scorer raises.
+        that the target's cache will take; scorer_free: work that is done when nothing else is scored; fields: of a
+        SparseRequest, in place of those of `asked`. Raises RequestError for what is no prompt and for bad kept_ranges,
+        what before_scoring raises if it is NoRoomForCheck; with on_error "error" also what the scorer raises.
         """
         asked, token_ids = (asked or SparseRequest()).having(fields), self._checked(token_ids, cached_n, "cached_n")
         config = asked.config or self.config
@@ -200,7 +211,8 @@ class SpecPrefill:
         if asked.kept_ranges is not None:
             given = plan_as_given(dense, asked, config, self.target.tokenizer, token_ids)
             if source == SELF and given.sparse and cache is not None:
-                self._own.read(token_ids, config, cache, **reading)
+                yield from scorer_free()
+                yield from self._own.read_in_slices(token_ids, config, cache, **reading)
             return given
         if source is None:
             report.reason = NO_DRAFT
@@ -214,7 +226,8 @@ class SpecPrefill:
                 return finish_plan(dense, dense.kept, None)
             if before_scoring is not None and config.keep_ratio < 1:
                 before_scoring(new if source == SELF else least_kept(new))
-            scored = self.score(
+            yield from scorer_free()
+            scored = yield from self.score_in_slices(
                 token_ids,
                 config,
                 first=cached_n,

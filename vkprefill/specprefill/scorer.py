@@ -9,7 +9,6 @@ or only early layers are scored; then the draft stops after the last scored laye
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind, ScoreP
 from vkprefill.specprefill.selection import windows
 from vkprefill.specprefill.settings import AUTO_SCORE_DEPTH, NOPE, SpecPrefillConfig
 from vkprefill.vulkan.program import Program
+from vkprefill.work import Pause, Spent, Work, whole
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,11 @@ class Scorer:
         self._store = ProgramStore.of(draft.runner)
         self._store.users.add(self)
 
-    def score(
+    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig, **options: object) -> Importance:
+        """All slices of `score_in_slices`, which says what the options are."""
+        return whole(self.score_in_slices(token_ids, config, **options))
+
+    def score_in_slices(
         self,
         token_ids: Sequence[int],
         config: SpecPrefillConfig,
@@ -64,13 +68,13 @@ class Scorer:
         mark_at: Sequence[int] = (),
         fresh: bool = False,
         progress: PrefillProgress | None = None,
-    ) -> Importance:
+    ) -> Work[Importance]:
         """Importance of every token of a prompt. Raises RequestError when it does not fit the draft's context,
         VkPrefillError for NaN or infinity.
 
         queries: last prompt tokens that are queries where the settings want some and give no number; mark_at: rising
         lengths of beginnings that later prompts may share: scoring can go on from there; fresh: take nothing from
-        earlier prompts.
+        earlier prompts. The draft runs nothing else between slices.
         """
         kind, lookahead = score_kind(config, self.draft), lookahead_steps(config, self.draft)
         checked_layers(kind.layers, self.draft.config, "score_layers")
@@ -86,8 +90,8 @@ class Scorer:
         with self.draft.runner.turn, self._store.borrow(kind, num_tokens + lookahead) as programs:
             self._choose(token_ids, queries, kind, fresh=fresh or window > 0)
             if window:
-                return self._score_windows(token_ids, programs, queries, lookahead, window, progress)
-            return self._score_whole(token_ids, programs, queries, lookahead, mark_at, progress)
+                return (yield from self._score_windows(token_ids, programs, queries, lookahead, window, progress))
+            return (yield from self._score_whole(token_ids, programs, queries, lookahead, mark_at, progress))
 
     def _score_windows(
         self,
@@ -97,7 +101,7 @@ class Scorer:
         lookahead: int,
         window: int,
         progress: PrefillProgress | None,
-    ) -> Importance:
+    ) -> Work[Importance]:
         """Overlapping windows, each with a fresh cache; every token takes its value from exactly one."""
         values = np.empty(len(token_ids), np.float32)
         steps, score_ms, lookahead_ms, start, most = 0, 0.0, 0.0, 0, 0
@@ -110,7 +114,8 @@ class Scorer:
 
         for start, end, score_start, score_end in windows(len(token_ids), window):
             self._prompts.reset()
-            part = self._score_whole(token_ids[start:end], programs, queries, lookahead, (), between)
+            part = yield from self._score_whole(token_ids[start:end], programs, queries, lookahead, (), between)
+            yield Pause.SLICE
             values[score_start:score_end] = part.values[score_start - start : score_end - start]
             steps, score_ms, lookahead_ms = part.num_steps, score_ms + part.score_ms, lookahead_ms + part.lookahead_ms
         self._prompts.reset()
@@ -124,24 +129,25 @@ class Scorer:
         lookahead: int,
         mark_at: Sequence[int],
         progress: PrefillProgress | None,
-    ) -> Importance:
-        kind, num_tokens = programs.kind, len(token_ids)
-        start = time.perf_counter()
+    ) -> Work[Importance]:
+        kind, num_tokens, scoring, ahead = programs.kind, len(token_ids), Spent(), Spent()
         first_query = num_tokens - min(queries, num_tokens)
         cached = self._prompts.go_back(self._find(token_ids, queries, kind, self._prompts))
         programs.start(num_tokens, np.arange(num_tokens + lookahead))
-        token = self._prefill(token_ids, programs, first_query, mark_at, progress)
-        scored = time.perf_counter()
+        token = yield from scoring.on(self._prefill(token_ids, programs, first_query, mark_at, progress))
         num_steps = num_tokens - first_query
         for _ in range(lookahead):
             if token in self.draft.tokenizer.eog_token_ids:
                 break
-            token = self._look_ahead(token, programs)
+            yield Pause.SLICE
+            with ahead:
+                token = self._look_ahead(token, programs)
             num_steps += 1
             if progress:
                 progress(num_tokens, num_tokens)
-        values = self._finite(programs.total() / np.float32(num_steps))
-        return Importance(values, num_steps, cached, (scored - start) * 1e3, (time.perf_counter() - scored) * 1e3)
+        with ahead:
+            values = self._finite(programs.total() / np.float32(num_steps))
+        return Importance(values, num_steps, cached, scoring.ms, ahead.ms)
 
     def _prefill(
         self,
@@ -150,7 +156,7 @@ class Scorer:
         first_query: int,
         mark_at: Sequence[int],
         progress: PrefillProgress | None,
-    ) -> int | None:
+    ) -> Work[int | None]:
         """Run what is not cached; the best next token where there is look-ahead.
 
         A stop where a mark is wanted, and after as many queries as a run takes.
@@ -159,27 +165,30 @@ class Scorer:
         marks = {*mark_at, num_tokens}
         stops = marks | set(range(first_query + programs.most, num_tokens, programs.most))
         cached, token = len(prompts.prompt), None
-        for stop in sorted(n for n in stops if cached < n <= num_tokens):
-            begin, began = len(prompts.prompt), time.perf_counter()
+        while (begin := len(prompts.prompt)) < num_tokens:
+            stop = min(n for n in (*stops, begin + run.tokens_per_run(len(prompts.cache))) if n > begin)
 
             def ran(done: int, _: int, begin: int = begin) -> None:
                 if progress:
                     progress(begin - cached + done, num_tokens - cached)
 
-            def program(first: int, count: int, begin: int = begin) -> Program:
-                return programs.prefill(range(max(first_query - begin - first, 0), count))
+            def program(_: int, count: int, begin: int = begin) -> Program:
+                return programs.prefill(range(max(first_query - begin, 0), count))
 
-            token = run.prefill(
-                token_ids[begin:stop],
-                prompts.cache,
-                head=self._best_token if kind.lookahead and stop == num_tokens else None,
-                progress=ran,
-                program_for=program,
-            )
-            run.meter.of(kind).prefilled(stop - begin, time.perf_counter() - began)
+            with Spent() as spent:
+                token = run.prefill(
+                    token_ids[begin:stop],
+                    prompts.cache,
+                    head=self._best_token if kind.lookahead and stop == num_tokens else None,
+                    progress=ran,
+                    program_for=program,
+                )
+            run.meter.of(kind).prefilled(stop - begin, spent.ms / 1e3)
             prompts.note(token_ids[begin:stop], _lacks(kind))
             if stop in marks:
                 prompts.mark()
+            if stop < num_tokens:
+                yield Pause.SLICE
         prompts.settled = max((n for n in mark_at if n < num_tokens), default=num_tokens)
         return token
 
@@ -205,9 +214,10 @@ class Scorer:
         """Run a token that the draft made up; the best next one. It is not noted: the next call goes back to the mark
         before it.
         """
-        run, best, began = self.draft.runner, Best(1), time.perf_counter()
-        found = run.decode(token, self._prompts.cache, lambda: run.candidates(best), best=best, program=programs.decode)
-        run.meter.of(programs.kind).decoded(time.perf_counter() - began)
+        run, best, cache = self.draft.runner, Best(1), self._prompts.cache
+        with Spent() as spent:
+            found = run.decode(token, cache, lambda: run.candidates(best), best=best, program=programs.decode)
+        run.meter.of(programs.kind).decoded(spent.ms / 1e3)
         return int(found[0][0])
 
     def _finite(self, values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ prompt. The layers after it run what is kept (engine/split.py).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,8 +13,9 @@ import numpy as np
 from vkprefill.display import printable
 from vkprefill.engine.cache import Cache
 from vkprefill.engine.model import Model
+from vkprefill.engine.restored import restored_on_error
 from vkprefill.engine.runner import PrefillProgress
-from vkprefill.errors import ContextLengthError, RequestError, VkPrefillError
+from vkprefill.errors import ContextLengthError, RequestError
 from vkprefill.gguf.config import ModelConfig
 from vkprefill.rounding import round_up
 from vkprefill.specprefill.guards import BreakEven
@@ -24,6 +24,7 @@ from vkprefill.specprefill.score_programs import ProgramStore, ScoreKind
 from vkprefill.specprefill.scorer import Importance
 from vkprefill.specprefill.settings import NOPE, SpecPrefillConfig
 from vkprefill.vulkan.program import Program
+from vkprefill.work import Spent, Work, whole
 
 QUERIES_STEP = 32  # that programs are recorded for: a longer question needs no new ones
 
@@ -71,7 +72,11 @@ class SelfScorer:
         self.model = model
         self._store: ProgramStore | None = None  # until a prompt is scored
 
-    def score(
+    def score(self, token_ids: Sequence[int], config: SpecPrefillConfig, cache: Cache, **options: object) -> Importance:
+        """All slices of `score_in_slices`, which says what the options are."""
+        return whole(self.score_in_slices(token_ids, config, cache, **options))
+
+    def score_in_slices(
         self,
         token_ids: Sequence[int],
         config: SpecPrefillConfig,
@@ -81,7 +86,7 @@ class SelfScorer:
         cached_n: int = 0,
         mark_at: Sequence[int] = (),
         progress: PrefillProgress | None = None,
-    ) -> Importance:
+    ) -> Work[Importance]:
         """Read a prompt whose first cached_n tokens the cache stands for, and the importance of all that it has; of
         others 0. The cache is ahead then: what is kept of the prompt is to be prefilled.
 
@@ -89,7 +94,7 @@ class SelfScorer:
         be wanted. An exception leaves the cache as it was: RequestError for a layer that cannot score, VkPrefillError
         for NaN or infinity.
         """
-        run, start = self.model.runner, time.perf_counter()
+        run, spent = self.model.runner, Spent()
         layer, held, new = scoring_layer(config, self.model.config), len(cache), len(token_ids) - cached_n
         queries = min(queries, new)
         most = round_up(queries, QUERIES_STEP)
@@ -98,25 +103,24 @@ class SelfScorer:
         if self._store is None:
             self._store = ProgramStore.of(run)
             self._store.users.add(self)
-        with run.turn, self._store.borrow(kind, held + new) as programs:
-            programs.start(held + new, np.array([*cache.positions, *range(cached_n, len(token_ids))]))
+        with run.turn, self._store.borrow(kind, held + new) as programs, restored_on_error(cache):
+            with spent:
+                programs.start(held + new, np.array([*cache.positions, *range(cached_n, len(token_ids))]))
             first = new - queries
 
             def program(begin: int, count: int) -> Program:
                 return programs.prefill(range(min(count, max(first - begin, 0)), count))
 
             stops = range(held + first + programs.most, held + new, programs.most)
-            self._read(token_ids, layer, cache, cached_n, mark_at, progress, stops=stops, program_for=program)
-            try:
+            read = self._read(token_ids, layer, cache, cached_n, mark_at, progress, stops=stops, program_for=program)
+            yield from spent.on(read)
+            with spent:
                 values = run.finite(programs.total() / np.float32(queries), f"importance by {self.model.path.name}")
-            except VkPrefillError:
-                cache.undo()
-                raise
         of_prompt = np.zeros(len(token_ids), np.float32)
         of_prompt[cache.positions] = values
-        return Importance(of_prompt, queries, cached_n, (time.perf_counter() - start) * 1e3, 0.0)
+        return Importance(of_prompt, queries, cached_n, spent.ms, 0.0)
 
-    def read(
+    def read_in_slices(
         self,
         token_ids: Sequence[int],
         config: SpecPrefillConfig,
@@ -125,9 +129,11 @@ class SelfScorer:
         cached_n: int = 0,
         mark_at: Sequence[int] = (),
         progress: PrefillProgress | None = None,
-    ) -> None:
-        """As score, without scores: for a choice that was made elsewhere."""
-        self._read(token_ids, scoring_layer(config, self.model.config), cache, cached_n, mark_at, progress)
+    ) -> Work[None]:
+        """As score_in_slices, without scores: for a choice that was made elsewhere."""
+        layer = scoring_layer(config, self.model.config)
+        with restored_on_error(cache):
+            yield from self._read(token_ids, layer, cache, cached_n, mark_at, progress)
 
     def _read(
         self,
@@ -138,14 +144,16 @@ class SelfScorer:
         mark_at: Sequence[int],
         progress: PrefillProgress | None,
         **runs: object,
-    ) -> None:
+    ) -> Work[None]:
         num_rows = len(cache) + len(token_ids) - cached_n
         if num_rows > cache.max_context:
             raise ContextLengthError.of_prompt(num_rows, cache.max_context)
         marks = [len(cache) + place - cached_n for place in mark_at if cached_n < place < len(token_ids)]
         where = np.arange(cached_n, len(token_ids))
         split = self.model.runner.split
-        split.read(token_ids[cached_n:], where, cache, layer, marks=marks, progress=progress, **runs)
+        yield from split.read_in_slices(
+            token_ids[cached_n:], where, cache, layer, marks=marks, progress=progress, **runs
+        )
 
     def close(self, *, keep_programs: bool = False) -> None:
         """See Scorer.close."""

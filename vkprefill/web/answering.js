@@ -1,4 +1,5 @@
-// One answer in work: the stream's chunks into the turn, which is kept as it grows, so that whatever happens to the page loses little.
+// One answer in work: the stream's chunks into the turn, which is kept as it grows, so that whatever happens to the
+// page loses little.
 
 import { ServerError, streamChat } from "./api.js";
 import { CUT, DONE, FAILED, RUNNING, STOPPED } from "./conversation.js";
@@ -13,6 +14,7 @@ export class Answering {
   #stages = new Stages();
   #keptAt = 0;
   #thoughtAt = null;
+  #left = false;
 
   // keep(turn), keepDetails(details): write to the store.
   constructor(turn, keep, keepDetails) {
@@ -34,6 +36,7 @@ export class Answering {
       for await (const chunk of streamChat(body, this.#stop.signal)) await this.#take(chunk);
       if (turn.state === RUNNING) turn.state = DONE;
     } catch (error) {
+      if (this.#left) return; // the browser ends the connection as the page goes: nobody stopped it, nothing failed
       if (error.name === "AbortError") turn.state = STOPPED;
       else this.#fail(error);
     }
@@ -49,7 +52,13 @@ export class Answering {
     this.turn.problem = inWords(error);
   }
 
-  // Writes now, as when the page is left.
+  // The page goes.
+  leave() {
+    this.#left = true;
+    this.flush();
+  }
+
+  // Writes now.
   flush() {
     this.#keptAt = Date.now();
     return this.keep(this.turn);

@@ -64,14 +64,16 @@ export async function* streamChat(body, signal) {
   for await (const data of eventData(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
-    if (chunk.error) throw new ServerError(chunk.error.message, { status: statusOf(chunk.error), code: chunk.error.code });
+    if (chunk.error)
+      throw new ServerError(chunk.error.message, { status: statusOf(chunk.error), code: chunk.error.code });
     yield chunk;
   }
   throw new ServerError("the stream ended early", { lost: true });
 }
 
 // An error inside a stream has a type in place of a status.
-const statusOf = ({ type }) => ({ invalid_request_error: 400, unavailable_error: 503, timeout_error: 504 })[type] ?? 500;
+const statusOf = ({ type }) =>
+  ({ invalid_request_error: 400, unavailable_error: 503, timeout_error: 504 })[type] ?? 500;
 
 // The data of each server-sent event.
 async function* eventData(stream) {

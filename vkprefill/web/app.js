@@ -98,8 +98,8 @@ const panel = new PromptPanel(
 const chat = new Chat(store, {
   prompt: () => ({ system: systemMessage(), ...thinking(server) }),
   request: () => ({ return_progress: true, specprefill_details: true, ...specprefill(server), ...sampling() }),
-  started() {
-    location.hash = chat.conversation.id;
+  started({ id }) {
+    if (id === chat.conversation.id) location.hash = id;
     library.refresh();
   },
   ended({ turn, status }) {
@@ -130,7 +130,7 @@ const composer = new Composer({
     const { conversation } = chat;
     Object.assign(conversation, { unsent: text, files });
     if (conversation.leaf === null) return null;
-    store.put("conversations", conversation);
+    chat.keep("conversations", conversation);
     return conversation.id;
   },
   complain: toast,

@@ -1,7 +1,18 @@
 // The conversation that is shown, and the answers in work, also those of conversations that are not.
 
 import { Answering } from "./answering.js";
-import { BROKEN, FAILED, RUNNING, messages, newConversation, newTurn, newestLeaf, path, titleOf, versions } from "./conversation.js";
+import {
+  BROKEN,
+  FAILED,
+  RUNNING,
+  messages,
+  newConversation,
+  newTurn,
+  newestLeaf,
+  path,
+  titleOf,
+  versions,
+} from "./conversation.js";
 import { $, announce } from "./text.js";
 import { TurnView } from "./turn_view.js";
 
@@ -15,12 +26,13 @@ export class Chat {
   #working = new Map(); // conversation id -> Answering
   #log = $("log");
 
-  // on: { prompt(), request(), started(), changed(), ended(answering), read(turn), failed(error) }, what the page does about it. prompt(): `system` and
-  // other fields that the prompt is made of, kept with the turn; request(): all other fields of a request.
+  // on: { prompt(), request(), started(conversation), changed(), ended(answering), read(turn), failed(error) }, what the page does
+  // about it. prompt(): `system` and other fields that the prompt is made of, kept with the turn; request(): all other
+  // fields of a request.
   constructor(store, on) {
     Object.assign(this, { store, on });
-    addEventListener("pagehide", () => this.#flush());
-    document.addEventListener("visibilitychange", () => document.hidden && this.#flush());
+    addEventListener("pagehide", () => this.#leave());
+    addEventListener("pageshow", ({ persisted }) => persisted && location.reload()); // its answers ended as it went
   }
 
   get running() {
@@ -56,7 +68,9 @@ export class Chat {
     $("welcome").hidden = shown.length > 0;
     for (const turn of shown) {
       const beside = versions(this.#turns, turn);
-      const view = new TurnView(turn, { at: beside.indexOf(turn), of: beside.length }, this.#verbs, (change) => this.#follow(change));
+      const view = new TurnView(turn, { at: beside.indexOf(turn), of: beside.length }, this.#verbs, (change) =>
+        this.#follow(change),
+      );
       this.#views.set(turn.id, view);
       this.#log.append(view.node);
     }
@@ -117,15 +131,19 @@ export class Chat {
   async #answer(turn, begun) {
     const { conversation } = this;
     if (!begun || !turn.asked) turn.asked = this.on.prompt();
-    const answering = new Answering(turn, (one) => this.#keep("turns", one), (one) => this.#keep("details", one));
+    const answering = new Answering(
+      turn,
+      (one) => this.keep("turns", one),
+      (one) => this.keep("details", one),
+    );
     turn.state = RUNNING;
     this.#working.set(conversation.id, answering);
     this.#render();
     answering.view?.refresh();
     answering.view?.working(answering.now);
     this.#log.scrollTop = this.#log.scrollHeight;
-    await this.#keep("conversations", conversation);
-    this.on.started();
+    await this.keep("conversations", conversation);
+    this.on.started(conversation);
     answering.ended = answering.run({ ...this.askedFor(turn, begun), ...this.on.request() });
     await answering.ended;
     this.#working.delete(conversation.id);
@@ -150,7 +168,7 @@ export class Chat {
     this.conversation.leaf = newestLeaf(this.#turns, other).id;
     this.#render();
     this.#views.get(other.id).node.scrollIntoView({ block: "nearest" });
-    await this.#keep("conversations", this.conversation);
+    await this.keep("conversations", this.conversation);
   }
 
   stop() {
@@ -166,7 +184,7 @@ export class Chat {
   }
 
   // Each record is a copy at the time of the call; a disk that is full stops no answer.
-  async #keep(kind, record) {
+  async keep(kind, record) {
     try {
       await this.store.put(kind, record);
     } catch (error) {
@@ -175,9 +193,9 @@ export class Chat {
   }
 
   // What is written to the database as the page goes may be lost, what is written to the tab's own memory is not.
-  #flush() {
+  #leave() {
     const live = [...this.#working.values()];
-    for (const answering of live) answering.flush();
+    for (const answering of live) answering.leave();
     try {
       sessionStorage.setItem(LEFT, JSON.stringify(live.map(({ turn }) => turn)));
     } catch {
@@ -189,6 +207,9 @@ export class Chat {
   async takeLeft() {
     const left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]");
     sessionStorage.removeItem(LEFT);
-    for (const turn of left) if (await this.store.get("conversations", turn.conversation)) await this.#keep("turns", turn);
+    for (const turn of left) {
+      const before = await this.store.get("turns", turn.id);
+      if (before?.state === RUNNING && before.content.length <= turn.content.length) await this.keep("turns", turn);
+    }
   }
 }

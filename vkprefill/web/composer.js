@@ -10,7 +10,8 @@ export class Composer {
   #timer = null;
   #touch = matchMedia("(pointer: coarse)");
 
-  // on: { send(text, files) -> whether it was taken, unsent(text, files) -> id of the conversation, null for a new one; complain(sentence), editLast() }
+  // on: { send(text, files) -> whether it was taken, unsent(text, files) -> id of the conversation, null for a new one;
+  // complain(sentence), editLast() }
   constructor(on) {
     this.on = on;
     this.message = $("message");

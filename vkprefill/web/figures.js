@@ -1,4 +1,5 @@
-// What stands under an answer: the status of speculative prefill, the tokens that were run, the time to the first token.
+// What stands under an answer: the status of speculative prefill, the tokens that were run, the time to the first
+// token.
 
 import { count, duration, element, percent } from "./text.js";
 
@@ -13,7 +14,7 @@ const WORDS = {
 };
 const NEXT = "nothing more left out"; // where an earlier turn left out something, what is new may be read whole
 
-const EARLIER = /; \d+ of the \d+ cached tokens were left out before$/; // of a reason: the page says it in its own words
+const EARLIER = /; \d+ of the \d+ cached tokens were left out before$/; // of a reason; the page has its own words
 
 const LONG_MS = 100; // shorter waits are not worth a word
 
@@ -41,8 +42,18 @@ export function figures(report, timings) {
     ...(dense && report.status === "active" ? [`instead of about ${duration(dense)}`] : []),
     ...(rate ? [`${rate.toFixed(1)} tokens per second`] : []),
   ].join(", ");
-  const checked = CHECKS[check?.status] ? [element("span", { className: `check ${check.status}` }, CHECKS[check.status])] : [];
-  const summary = element("summary", {}, status(report), share, checked.length ? " " : "", ...checked, element("span", { className: "times" }, short));
+  const checked = CHECKS[check?.status]
+    ? [element("span", { className: `check ${check.status}` }, CHECKS[check.status])]
+    : [];
+  const summary = element(
+    "summary",
+    {},
+    status(report),
+    share,
+    checked.length ? " " : "",
+    ...checked,
+    element("span", { className: "times" }, short),
+  );
   const more = element("ul", { className: "facts" }, ...facts(report, timings).map((fact) => element("li", {}, fact)));
   return element("details", { className: "figures" }, summary, element("p", {}, why(report)), firstToken(report), more);
 }
@@ -54,13 +65,19 @@ export function holes({ cached_n: cached, cached_ranges: ranges }) {
 
 export function status(report) {
   const words = holes(report) && report.status !== "active" ? NEXT : (WORDS[report.status] ?? report.status);
-  return element("span", { className: `status ${report.status}`, title: report.status }, `${words.charAt(0).toUpperCase()}${words.slice(1)}`);
+  return element(
+    "span",
+    { className: `status ${report.status}`, title: report.status },
+    `${words.charAt(0).toUpperCase()}${words.slice(1)}`,
+  );
 }
 
 // What more there is to say: the server's reason, and what earlier turns left out.
 export function why(report) {
   const missing = holes(report);
-  const earlier = missing ? ` ${count(missing)} of ${count(report.cached_n)} tokens of earlier turns stay left out.` : "";
+  const earlier = missing
+    ? ` ${count(missing)} of ${count(report.cached_n)} tokens of earlier turns stay left out.`
+    : "";
   return `${sentence(report.reason.replace(EARLIER, ""))}${earlier}`;
 }
 
@@ -97,7 +114,16 @@ function firstToken(report) {
     return line;
   };
   const rows = [element("dt", {}, "first word"), element("dd", {}, duration(report.ttft_ms)), bar(parts)];
-  if (dense) rows.push(element("dt", {}, "read whole"), element("dd", {}, `about ${duration(dense)}`), bar([["dense", "read whole", dense]]));
-  const split = element("ul", {}, ...parts.map(([kind, name, ms]) => element("li", { className: kind }, `${name} ${duration(ms)}`)));
+  if (dense)
+    rows.push(
+      element("dt", {}, "read whole"),
+      element("dd", {}, `about ${duration(dense)}`),
+      bar([["dense", "read whole", dense]]),
+    );
+  const split = element(
+    "ul",
+    {},
+    ...parts.map(([kind, name, ms]) => element("li", { className: kind }, `${name} ${duration(ms)}`)),
+  );
   return element("div", { className: "first" }, element("dl", {}, ...rows), split);
 }

@@ -7,7 +7,10 @@ const MOST_BYTES = 3 * 2 ** 20; // of all files of a message: the server takes 4
 
 // Text of a file; throws an Error with a sentence for people.
 async function readText(file) {
-  if (file.size > MOST_BYTES) throw new Error(`${file.name} is too large: ${mebibytes(file.size)}, where a message takes ${mebibytes(MOST_BYTES)}.`);
+  if (file.size > MOST_BYTES)
+    throw new Error(
+      `${file.name} is too large: ${mebibytes(file.size)}, where a message takes ${mebibytes(MOST_BYTES)}.`,
+    );
   let text;
   try {
     const bytes = new Uint8Array(await file.arrayBuffer());
@@ -64,10 +67,14 @@ export class FileList {
   }
 
   #chip(file) {
-    const drop = button("", () => {
-      this.files = this.#files.filter((one) => one !== file);
-      this.onChange();
-    }, { className: "bare", ariaLabel: `Remove ${visible(file.name)}` });
+    const drop = button(
+      "",
+      () => {
+        this.files = this.#files.filter((one) => one !== file);
+        this.onChange();
+      },
+      { className: "bare", ariaLabel: `Remove ${visible(file.name)}` },
+    );
     drop.append(icon("close"));
     return element("li", {}, icon("file"), element("span", { dir: "auto" }, visible(file.name)), size(file), drop);
   }
@@ -77,10 +84,20 @@ const size = ({ text }) => element("span", { className: "soft" }, `${count(text.
 
 // A file of a message that was sent: its name, and its text when it is opened.
 export function sentFile(file) {
-  const head = element("summary", {}, icon("file"), element("span", { dir: "auto" }, visible(file.name)), " ", size(file));
+  const head = element(
+    "summary",
+    {},
+    icon("file"),
+    element("span", { dir: "auto" }, visible(file.name)),
+    " ",
+    size(file),
+  );
   const node = element("details", { className: "sent-file" }, head);
   node.addEventListener("toggle", () => {
-    if (node.open && node.children.length === 1) node.append(element("pre", { tabIndex: 0, dir: "auto", role: "group", ariaLabel: file.name }, visible(file.text)));
+    if (node.open && node.children.length === 1)
+      node.append(
+        element("pre", { tabIndex: 0, dir: "auto", role: "group", ariaLabel: file.name }, visible(file.text)),
+      );
   });
   return node;
 }

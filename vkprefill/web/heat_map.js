@@ -1,4 +1,5 @@
-// The prompt of an answer, token by token: coloured by importance, dropped parts greyed. The same look as `vkprefill explain --html`.
+// The prompt of an answer, token by token: coloured by importance, dropped parts greyed. The same look as `vkprefill
+// explain --html`.
 
 import { levelsOf } from "./heat_scale.js";
 import { element, visible } from "./text.js";
@@ -7,7 +8,8 @@ const MOST_BARS = 240; // of the overview
 const MOST_SPANS = 20000; // longer prompts: neighbours of one colour become one
 const SPECIAL = /^<(\|[^|<>]+\||\/?think|\/?tool_call)>$/;
 
-// report: the object `specprefill` of an answer, with tokens and importance; heat: a scale's value for each token, or null.
+// report: the object `specprefill` of an answer, with tokens and importance; heat: a scale's value for each token, or
+// null.
 export function heatMap(report, heat) {
   const levels = heat ? levelsOf(heat) : null;
   let found = pieces(report, levels);
@@ -38,7 +40,8 @@ function tokenStates({ tokens, cached_n: numCached, cached_ranges: cached, kept_
   return states;
 }
 
-// The whole prompt at a glance, in an SVG element: bars as high as the greatest heat in their part, coloured where tokens are kept.
+// The whole prompt at a glance, in an SVG element: bars as high as the greatest heat in their part, coloured where
+// tokens are kept.
 export function overview(svg, report, heat) {
   const total = report.tokens.length;
   const size = Math.max(1, Math.ceil(total / MOST_BARS));
@@ -67,7 +70,8 @@ function span(piece) {
   return node;
 }
 
-// Whole characters of the prompt and the tokens that they are made of: one as a rule, several where a character is cut between them.
+// Whole characters of the prompt and the tokens that they are made of: one as a rule, several where a character is cut
+// between them.
 function pieces(report, levels) {
   const { tokens, importance } = report;
   const states = tokenStates(report);

@@ -1,4 +1,5 @@
-// Importance -> heat, 0 to 1 for each token: by its size on a logarithmic scale, as `vkprefill explain --html` has it, or by rank.
+// Importance -> heat, 0 to 1 for each token: by its size on a logarithmic scale, as `vkprefill explain --html` has it,
+// or by rank.
 
 export const LEVELS = 8;
 const RANGE = 30; // the colours span importance from a thirtieth of the greatest upwards, on a logarithmic scale
@@ -11,7 +12,10 @@ const short = (value) => Number(value.toPrecision(2));
 // { heat, low, top }: low and top say what the ends of the colours mean.
 export function bySize(importance) {
   const { low, top } = ends(importance);
-  const heat = low > 0 ? importance.map((value) => Math.min(Math.log(Math.max(value, low) / low) / Math.log(RANGE), 1)) : importance.map(() => 0);
+  const heat =
+    low > 0
+      ? importance.map((value) => Math.min(Math.log(Math.max(value, low) / low) / Math.log(RANGE), 1))
+      : importance.map(() => 0);
   return { heat, low: `importance \u2264 ${short(low)}`, top: `\u2265 ${short(top)}` };
 }
 
@@ -26,11 +30,16 @@ function ends(importance) {
   return { low: top / RANGE, top };
 }
 
-// Each colour is a share of the tokens: the hottest the first hundredth, and each further one about twice as many. Equal ones share a rank.
+// Each colour is a share of the tokens: the hottest the first hundredth, and each further one about twice as many.
+// Equal ones share a rank.
 export function byRank(importance) {
-  const sorted = Float64Array.from(importance.filter((value) => value > 0)).sort().reverse();
+  const sorted = Float64Array.from(importance.filter((value) => value > 0))
+    .sort()
+    .reverse();
   const ranks = new Map();
   sorted.forEach((value, i) => ranks.has(value) || ranks.set(value, i + 1));
-  const heat = importance.map((value) => (value > 0 ? Math.min(Math.log(sorted.length / ranks.get(value)) / Math.log(TOP_RANK), 1) : 0));
+  const heat = importance.map((value) =>
+    value > 0 ? Math.min(Math.log(sorted.length / ranks.get(value)) / Math.log(TOP_RANK), 1) : 0,
+  );
   return { heat, low: "least important", top: "first 1 %" };
 }

@@ -19,7 +19,8 @@ const LINES = {
 
 export function icon(name) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [key, value] of Object.entries({ viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" })) svg.setAttribute(key, value);
+  for (const [key, value] of Object.entries({ viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }))
+    svg.setAttribute(key, value);
   const path = document.createElementNS(svg.namespaceURI, "path");
   path.setAttribute("d", LINES[name]);
   svg.append(path);

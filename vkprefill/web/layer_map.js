@@ -1,4 +1,5 @@
-// What the last token of a prompt reads in every layer: a strip of colours each, as in `vkprefill explain --all-layers --html`.
+// What the last token of a prompt reads in every layer: a strip of colours each, as in `vkprefill explain --all-layers
+// --html`.
 
 import { streamChat } from "./api.js";
 import { LEVELS } from "./heat_scale.js";
@@ -10,8 +11,8 @@ const NOTE =
   "What the last token takes of each token in a dense run, mean over the heads; every layer has its own scale, down to a thousandth of its greatest weight. " +
   "Of attention layers softmax weights. Of delta-net layers the magnitude of how much of the token's value is in the output: exact, less what later tokens removed.";
 
-// The map in `box`, a details element: asked for when it is opened. onToken(t): a token was chosen. Returns { of(body), forget() }; body: of the request whose
-// prompt it is to be.
+// The map in `box`, a details element: asked for when it is opened. onToken(t): a token was chosen. Returns { of(body),
+// forget() }; body: of the request whose prompt it is to be.
 export function layerMap(box, onToken) {
   const place = element("div");
   box.append(place);
@@ -29,7 +30,10 @@ export function layerMap(box, onToken) {
     const stage = element("p", { className: "soft", role: "status" }, "Waiting for the server");
     place.replaceChildren(stage);
     try {
-      for await (const chunk of streamChat({ ...body, max_tokens: 0, layer_map: true, return_progress: true }, controller.signal)) {
+      for await (const chunk of streamChat(
+        { ...body, max_tokens: 0, layer_map: true, return_progress: true },
+        controller.signal,
+      )) {
         if (chunk.prompt_progress) stage.textContent = progressText(chunk.prompt_progress);
         if (chunk.layer_map) place.replaceChildren(table(chunk.layer_map), element("p", { className: "soft" }, NOTE));
       }
@@ -56,12 +60,19 @@ export function layerMap(box, onToken) {
 }
 
 function progressText({ stage, processed, total }) {
-  return stage === "layers" ? `The model reads the prompt in all layers: ${count(processed)} of ${count(total)} tokens` : "Waiting for the server";
+  return stage === "layers"
+    ? `The model reads the prompt in all layers: ${count(processed)} of ${count(total)} tokens`
+    : "Waiting for the server";
 }
 
 function table({ kinds, bounds, weights }) {
   const rows = weights.map((row, layer) =>
-    element("tr", {}, element("th", { scope: "row" }, `${layer} ${kinds[layer]}`), element("td", {}, strip(layer, kinds[layer], bounds, row))),
+    element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, `${layer} ${kinds[layer]}`),
+      element("td", {}, strip(layer, kinds[layer], bounds, row)),
+    ),
   );
   return element("table", { className: "layers" }, ...rows);
 }
@@ -71,14 +82,20 @@ function strip(layer, kind, bounds, weights) {
   const most = weights.reduce((a, b) => Math.max(a, b), 0);
   const at = bounds[weights.indexOf(most)];
   const label = `layer ${layer}, ${kind}: most of token ${at}, ${most.toPrecision(3)}`;
-  const attributes = { viewBox: `0 0 ${bounds.at(-1)} 1`, preserveAspectRatio: "none", role: "img", "aria-label": label };
+  const attributes = {
+    viewBox: `0 0 ${bounds.at(-1)} 1`,
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": label,
+  };
   for (const [name, value] of Object.entries(attributes)) svg.setAttribute(name, value);
   weights.forEach((weight, column) => {
     const [start, end] = [bounds[column], bounds[column + 1]];
     const level = heatLevel(weight, most);
     if (!level) return;
     const bar = document.createElementNS(svg.namespaceURI, "rect");
-    for (const [name, value] of Object.entries({ x: start, y: 0, width: end - start, height: 1, class: `h${level}` })) bar.setAttribute(name, value);
+    for (const [name, value] of Object.entries({ x: start, y: 0, width: end - start, height: 1, class: `h${level}` }))
+      bar.setAttribute(name, value);
     bar.dataset.start = start;
     const title = document.createElementNS(svg.namespaceURI, "title");
     title.textContent = `layer ${layer}, ${end === start + 1 ? `token ${start}` : `tokens ${start} to ${end - 1}`}: ${weight.toPrecision(3)}`;

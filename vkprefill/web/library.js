@@ -1,5 +1,6 @@
 // All conversations: what the list's menu does, export and import, several tabs.
 
+import { inOrder } from "./conversation.js";
 import { toast } from "./toast.js";
 import { $, unturned } from "./text.js";
 import { download, fileName, fromJson, toJson, toMarkdown } from "./transfer.js";
@@ -58,7 +59,10 @@ export class Library {
   }
 
   async #whole(id) {
-    return { conversation: await this.store.get("conversations", id), turns: inOrder(await this.store.of("turns", id)) };
+    return {
+      conversation: await this.store.get("conversations", id),
+      turns: inOrder(await this.store.of("turns", id)),
+    };
   }
 
   async exportAs(id, kind) {
@@ -88,9 +92,4 @@ export class Library {
       toast(error.message);
     }
   }
-}
-
-// A turn after the one that it follows, as an import wants them.
-function inOrder(turns) {
-  return [...turns].sort((a, b) => a.made - b.made);
 }

@@ -1,4 +1,5 @@
-// Markdown -> nodes: marked reads it, DOMPurify lets through what is listed here. Raw HTML in it stays text, images become links.
+// Markdown -> nodes: marked reads it, DOMPurify lets through what is listed here. Raw HTML in it stays text, images
+// become links.
 
 import { Marked } from "./vendor/marked.js";
 import DOMPurify from "./vendor/purify.js";
@@ -19,12 +20,18 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
-const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/"/g, "&quot;");
+const escape = (text) =>
+  text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/"/g, "&quot;");
 
 // Formulas stay as they are written: Markdown would take their underscores, stars and backslashes for marks.
 const MATHS = [
   ["mathsBlock", "block", /^ {0,3}(\$\$[\s\S]+?\$\$|\\\[[\s\S]+?\\\])[ \t]*(?:\n|$)/, /^ {0,3}(?:\$\$|\\\[)/m],
-  ["maths", "inline", /^(\$\$[^\n]+?\$\$|\\\([\s\S]+?\\\)|\\\[[\s\S]+?\\\]|\$(?![\s$])(?:\\.|[^$\\\n])*?[^\s\\$]\$(?!\d))/, /\$|\\[([]/],
+  [
+    "maths",
+    "inline",
+    /^(\$\$[^\n]+?\$\$|\\\([\s\S]+?\\\)|\\\[[\s\S]+?\\\]|\$(?![\s$])(?:\\.|[^$\\\n])*?[^\s\\$]\$(?!\d))/,
+    /\$|\\[([]/,
+  ],
 ].map(([name, level, whole, begin]) => ({
   name,
   level,
@@ -33,7 +40,8 @@ const MATHS = [
     const found = whole.exec(source);
     return found ? { type: name, raw: found[0], text: found[1] } : undefined;
   },
-  renderer: ({ text }) => (level === "block" ? `<div class="maths">${escape(text)}</div>` : `<span class="maths">${escape(text)}</span>`),
+  renderer: ({ text }) =>
+    level === "block" ? `<div class="maths">${escape(text)}</div>` : `<span class="maths">${escape(text)}</span>`,
 }));
 
 const marked = new Marked({
@@ -59,12 +67,15 @@ const marked = new Marked({
 // Nodes of some HTML that marked made. outline: { level } of the heading before it, changed to that of its last one.
 function nodes(source, outline) {
   const fragment = DOMPurify.sanitize(source, ALLOWED);
-  for (const link of fragment.querySelectorAll("a")) Object.assign(link, { target: "_blank", rel: "noopener noreferrer nofollow" });
+  for (const link of fragment.querySelectorAll("a"))
+    Object.assign(link, { target: "_blank", rel: "noopener noreferrer nofollow" });
   for (const node of fragment.querySelectorAll("[class]")) {
     if (!["maths", "raw"].includes(node.className) && node.tagName !== "CODE") node.removeAttribute("class");
   }
-  for (const heading of fragment.querySelectorAll("h1, h2, h3, h4, h5, h6")) heading.replaceWith(lowered(heading, outline));
-  for (const table of fragment.querySelectorAll("table")) wrap(table, element("div", { className: "table", tabIndex: 0, role: "group", ariaLabel: "Table" }));
+  for (const heading of fragment.querySelectorAll("h1, h2, h3, h4, h5, h6"))
+    heading.replaceWith(lowered(heading, outline));
+  for (const table of fragment.querySelectorAll("table"))
+    wrap(table, element("div", { className: "table", tabIndex: 0, role: "group", ariaLabel: "Table" }));
   for (const pre of fragment.querySelectorAll("pre")) framed(pre);
   return fragment;
 }
@@ -86,13 +97,19 @@ function framed(pre) {
   const code = pre.querySelector("code") ?? pre;
   const language = /language-(\S+)/.exec(code.className)?.[1] ?? "";
   code.removeAttribute("class");
-  const head = element("div", { className: "code-head" }, element("span", {}, language || "text"), copyButton(() => code.textContent.replace(/\n$/, "")));
+  const head = element(
+    "div",
+    { className: "code-head" },
+    element("span", {}, language || "text"),
+    copyButton(() => code.textContent.replace(/\n$/, "")),
+  );
   wrap(pre, element("div", { className: "code" }, head));
   Object.assign(pre, { tabIndex: 0, ariaLabel: `Code${language ? ` in ${language}` : ""}` });
   pre.setAttribute("role", "group");
 }
 
-// A node that shows Markdown as it grows: blocks that did not change stay as they are, and with them what is selected there.
+// A node that shows Markdown as it grows: blocks that did not change stay as they are, and with them what is selected
+// there.
 export class MarkdownView {
   #blocks = []; // { raw, nodes, level }: level of the last heading up to here
 
@@ -106,7 +123,8 @@ export class MarkdownView {
     const blocks = tokens.filter((token) => token.type !== "space");
     let same = 0;
     const whole = ended && Object.keys(tokens.links).length > 0;
-    while (!whole && same < blocks.length && same < this.#blocks.length && this.#blocks[same].raw === blocks[same].raw) same++;
+    while (!whole && same < blocks.length && same < this.#blocks.length && this.#blocks[same].raw === blocks[same].raw)
+      same++;
     for (const { nodes: old } of this.#blocks.splice(same)) for (const node of old) node.remove();
     const outline = { level: this.#blocks.at(-1)?.level ?? OWN_LEVELS };
     for (const token of blocks.slice(same)) {

@@ -9,7 +9,10 @@ export function place(box, opener) {
   const x = Math.max(GAP, Math.min(left + width + GAP < innerWidth ? left : right - width, innerWidth - width - GAP));
   const room = (above ? top : innerHeight - bottom) - 2 * GAP;
   Object.assign(box.style, { left: `${x}px`, right: "auto", maxHeight: `${room}px` });
-  Object.assign(box.style, above ? { top: "auto", bottom: `${innerHeight - top + GAP}px` } : { top: `${bottom + GAP}px`, bottom: "auto" });
+  Object.assign(
+    box.style,
+    above ? { top: "auto", bottom: `${innerHeight - top + GAP}px` } : { top: `${bottom + GAP}px`, bottom: "auto" },
+  );
 }
 
 // box: a node with the attribute popover.

@@ -13,12 +13,15 @@ export class Stages {
   #stage = null;
   #from = null; // { done, ms } at the stage's begin
 
-  // progress: an event's `prompt_progress` -> { what, detail, done, total }; done and total are null where there is no bar.
+  // progress: an event's `prompt_progress` -> { what, detail, done, total }; done and total are null where there is no
+  // bar.
   words({ stage, processed: done, total, time_ms: ms, queue_position: before, turns, share }) {
     if (stage !== this.#stage) this.#from = { done, ms };
     this.#stage = stage;
     if (stage === "queue") return { what: queue(before), detail: waited(ms), done: null, total: null };
-    const detail = [`${count(done)} of ${count(total)} tokens`, this.#left(done, total, ms), shared(turns, share)].filter(Boolean).join(", ");
+    const detail = [`${count(done)} of ${count(total)} tokens`, this.#left(done, total, ms), shared(turns, share)]
+      .filter(Boolean)
+      .join(", ");
     return { what: WORDS[stage] ?? "The server works on it", detail, done, total };
   }
 

@@ -19,7 +19,8 @@ export class PromptPanel {
     Object.assign(this, { details, asked });
     this.tokens = tokenKeys($("prompt"), $("token"));
     this.layers = layerMap($("layers"), this.tokens.show);
-    for (let level = 0; level < LEVELS; level++) document.querySelector(".scale").append(element("i", { className: `h${level}` }));
+    for (let level = 0; level < LEVELS; level++)
+      document.querySelector(".scale").append(element("i", { className: `h${level}` }));
     $("overview").addEventListener("click", ({ clientX }) => {
       const { left, width } = $("overview").getBoundingClientRect();
       this.tokens.show(Math.floor(((clientX - left) / width) * $("overview").viewBox.baseVal.width));
@@ -87,8 +88,13 @@ export class PromptPanel {
     const scale = importance ? { size: bySize, rank: byRank }[$("scale-kind").value](importance) : null;
     this.tokens.forget();
     $("panel-title").textContent =
-      report.status === "active" ? `${count(keptNow)} of ${count(fresh)} ${news}tokens were read (${percent(keptNow, fresh)})` : `All ${count(fresh)} ${news}tokens were read`;
-    $("panel-note").replaceChildren(status(report), ` ${why(report)}${importance ? "" : " Nothing was scored, so nothing is coloured."}`);
+      report.status === "active"
+        ? `${count(keptNow)} of ${count(fresh)} ${news}tokens were read (${percent(keptNow, fresh)})`
+        : `All ${count(fresh)} ${news}tokens were read`;
+    $("panel-note").replaceChildren(
+      status(report),
+      ` ${why(report)}${importance ? "" : " Nothing was scored, so nothing is coloured."}`,
+    );
     for (const id of ["scale-box", "scale-label"]) $(id).hidden = !importance;
     $("low").textContent = scale?.low ?? "";
     $("top").textContent = scale?.top ?? "";

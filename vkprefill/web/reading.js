@@ -1,10 +1,15 @@
-// How much of a long prompt the model reads: the choices of speculative prefill in plain words, and the request's field they make.
-// server: /props, null until the model is loaded; its `specprefill` is null where nobody can say what matters.
+// How much of a long prompt the model reads: the choices of speculative prefill in plain words, and the request's field
+// they make. server: /props, null until the model is loaded; its `specprefill` is null where nobody can say what
+// matters.
 
 import { kept } from "./settings.js";
 import { $, count, element } from "./text.js";
 
-const SCORERS = { auto: "whom the server chooses", draft: "the small draft model", self: "the model's own first layers" };
+const SCORERS = {
+  auto: "whom the server chooses",
+  draft: "the small draft model",
+  self: "the model's own first layers",
+};
 const ALL = "all";
 const AUTO = "auto";
 const SHARE = "share";
@@ -41,7 +46,8 @@ export function showReading(server) {
 
 // show: called after each change that shows.
 export function onReading(show) {
-  for (const node of document.querySelectorAll("input[name=amount]")) node.addEventListener("change", () => changed(show));
+  for (const node of document.querySelectorAll("input[name=amount]"))
+    node.addEventListener("change", () => changed(show));
   $("keep").addEventListener("input", () => {
     $(`amount-${SHARE}`).checked = true;
     changed(show);
@@ -57,7 +63,9 @@ function changed(show) {
 
 function automatic(settings) {
   const mass = settings.select_mode === "mass" && settings.keep_ratio < 1;
-  const share = mass ? `the parts that hold ${Math.round(100 * settings.cumulative_mass)} % of the importance` : `the most important ${Math.round(100 * settings.keep_ratio)} %`;
+  const share = mass
+    ? `the parts that hold ${Math.round(100 * settings.cumulative_mass)} % of the importance`
+    : `the most important ${Math.round(100 * settings.keep_ratio)} %`;
   const most = settings.max_keep === "auto" ? (mass ? 2000 : 0) : settings.max_keep;
   return most ? `${share}, at most ${count(most)} tokens` : share;
 }
@@ -72,7 +80,8 @@ export function readAlways() {
 export function specprefill(server) {
   if (!server?.specprefill) return {};
   if (amount() === ALL) return { specprefill: false };
-  const share = amount() === AUTO ? {} : { select_mode: "chunk", keep_ratio: Number($("keep").value) / 100, max_keep: 0 };
+  const share =
+    amount() === AUTO ? {} : { select_mode: "chunk", keep_ratio: Number($("keep").value) / 100, max_keep: 0 };
   const guards = $("always").checked ? { min_tokens: 0, break_even_safety: 0 } : {};
   const scorer = $("scorer").value === server.specprefill.scorer ? {} : { scorer: $("scorer").value };
   return { specprefill: { ...share, ...guards, ...scorer, ...checking(server.specprefill) } };

@@ -1,4 +1,5 @@
-// The dialog of settings: what goes with each message, the key, the server's facts. All but the key stays in this browser.
+// The dialog of settings: what goes with each message, the key, the server's facts. All but the key stays in this
+// browser.
 
 import { apiKey } from "./api.js";
 import { $, count, element } from "./text.js";
@@ -55,7 +56,9 @@ function showMistakes() {
     const { min, max } = node;
     const wanted = max ? `a number from ${min} to ${max}` : `a whole number, at least ${min}`;
     node.setAttribute("aria-invalid", String(!node.validity.valid));
-    $(`${name}-mistake`).textContent = node.validity.valid ? "" : `This has to be ${wanted}; it is left out until it is.`;
+    $(`${name}-mistake`).textContent = node.validity.valid
+      ? ""
+      : `This has to be ${wanted}; it is left out until it is.`;
   }
 }
 
@@ -73,7 +76,13 @@ export function showFacts(server) {
   $("temperature").placeholder = `the model's own: ${params.temperature}`;
   $("most").placeholder = params.n_predict > 0 ? `the server's: ${count(params.n_predict)}` : "no limit";
   const [device, driver] = deviceAndDriver(server.device);
-  const facts = { Model: server.model_path, Context: `${count(context)} tokens`, Device: device, Driver: driver, Server: server.build_info };
+  const facts = {
+    Model: server.model_path,
+    Context: `${count(context)} tokens`,
+    Device: device,
+    Driver: driver,
+    Server: server.build_info,
+  };
   const rows = Object.entries(facts).filter(([, value]) => value);
   $("facts").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }

@@ -16,7 +16,10 @@ export class SideList {
   constructor(on) {
     this.on = on;
     $("filter").addEventListener("input", () => this.#draw());
-    $("menu").addEventListener("toggle", ({ newState }) => newState === "closed" && this.#opener?.setAttribute("aria-expanded", "false"));
+    $("menu").addEventListener(
+      "toggle",
+      ({ newState }) => newState === "closed" && this.#opener?.setAttribute("aria-expanded", "false"),
+    );
   }
 
   show(conversations, shown) {
@@ -31,11 +34,18 @@ export class SideList {
     const found = this.#conversations.filter(({ title }) => title.toLowerCase().includes(wanted));
     $("conversations").replaceChildren(...[...grouped(found)].map(([name, group]) => this.#group(name, group)));
     $("none").hidden = found.length > 0;
-    $("none").textContent = this.#conversations.length ? "No title has that in it." : "Conversations will be listed here. They stay in this browser.";
+    $("none").textContent = this.#conversations.length
+      ? "No title has that in it."
+      : "Conversations will be listed here. They stay in this browser.";
   }
 
   #group(name, group) {
-    return element("li", {}, element("p", { className: "soft when" }, name), element("ul", {}, ...group.map((one) => this.#item(one))));
+    return element(
+      "li",
+      {},
+      element("p", { className: "soft when" }, name),
+      element("ul", {}, ...group.map((one) => this.#item(one))),
+    );
   }
 
   #item({ id, title }) {
@@ -44,8 +54,13 @@ export class SideList {
     const open = button("", () => this.on.open(id), { className: "open", dir: "auto", title: words });
     open.append(element("span", {}, words));
     if (shown) open.setAttribute("aria-current", "true");
-    if (this.on.isRunning(id)) open.prepend(element("span", { className: "working", role: "img", ariaLabel: "Answering" }));
-    const more = button("", () => this.#menu(more, { id, title }), { className: "bare more", ariaLabel: `More for ${words}`, ariaExpanded: "false" });
+    if (this.on.isRunning(id))
+      open.prepend(element("span", { className: "working", role: "img", ariaLabel: "Answering" }));
+    const more = button("", () => this.#menu(more, { id, title }), {
+      className: "bare more",
+      ariaLabel: `More for ${words}`,
+      ariaExpanded: "false",
+    });
     more.append(icon("more"));
     const node = element("li", { className: shown ? "shown" : "" }, open, more);
     node.dataset.id = id;
@@ -74,7 +89,12 @@ export class SideList {
 
   #rename(id, title) {
     const item = $("conversations").querySelector(`[data-id="${id}"]`);
-    const field = element("input", { type: "text", value: title, ariaLabel: "Title of the conversation", maxLength: 200 });
+    const field = element("input", {
+      type: "text",
+      value: title,
+      ariaLabel: "Title of the conversation",
+      maxLength: 200,
+    });
     let over = false;
     const end = (keep) => {
       if (over) return;
@@ -111,5 +131,7 @@ function when(time) {
   const midnight = new Date().setHours(0, 0, 0, 0);
   if (time >= midnight) return "Today";
   if (time >= midnight - DAY_MS) return "Yesterday";
-  return time >= midnight - 7 * DAY_MS ? "Last seven days" : new Date(time).toLocaleDateString("en", { month: "long", year: "numeric" });
+  return time >= midnight - 7 * DAY_MS
+    ? "Last seven days"
+    : new Date(time).toLocaleDateString("en", { month: "long", year: "numeric" });
 }

@@ -1,5 +1,6 @@
-// Conversations in the browser (IndexedDB): their heads, their turns, and the tokens of long prompts apart, read when they are looked at.
-// Where the browser keeps nothing (some private windows) all stays in memory, and `store.lasting` says so.
+// Conversations in the browser (IndexedDB): their heads, their turns, and the tokens of long prompts apart, read when
+// they are looked at. Where the browser keeps nothing (some private windows) all stays in memory, and `store.lasting`
+// says so.
 
 const NAME = "vkprefill";
 const VERSION = 1;

@@ -1,4 +1,5 @@
-// Nodes and words that all of the page uses. Text of models, prompts and people becomes text nodes here, nothing is parsed as HTML.
+// Nodes and words that all of the page uses. Text of models, prompts and people becomes text nodes here, nothing is
+// parsed as HTML.
 
 export const $ = (id) => document.getElementById(id);
 

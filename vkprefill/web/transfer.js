@@ -1,6 +1,18 @@
-// Conversations as files: Markdown to read, JSON to take them to another browser and back. What comes in is checked field by field.
+// Conversations as files: Markdown to read, JSON to take them to another browser and back. What comes in is checked
+// field by field.
 
-import { BROKEN, CUT, DONE, FAILED, RUNNING, STOPPED, newConversation, newTurn, path, userText } from "./conversation.js";
+import {
+  BROKEN,
+  CUT,
+  DONE,
+  FAILED,
+  RUNNING,
+  STOPPED,
+  newConversation,
+  newTurn,
+  path,
+  userText,
+} from "./conversation.js";
 import { element } from "./text.js";
 
 const FORMAT = "vkprefill conversations";
@@ -32,7 +44,8 @@ export function fromJson(text) {
   } catch {
     throw new Error("This is no file of exported conversations: it is not JSON.");
   }
-  if (data?.format !== FORMAT || !Array.isArray(data.conversations)) throw new Error("This is no file of exported conversations.");
+  if (data?.format !== FORMAT || !Array.isArray(data.conversations))
+    throw new Error("This is no file of exported conversations.");
   if (data.version !== VERSION) throw new Error("This file was exported by another version of the page.");
   return data.conversations.map(readConversation);
 }
@@ -70,4 +83,8 @@ export function download(name, text, type) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-export const fileName = (title) => title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation";
+export const fileName = (title) =>
+  title
+    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/^-|-$/g, "")
+    .slice(0, 60) || "conversation";

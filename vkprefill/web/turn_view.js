@@ -1,4 +1,5 @@
-// The nodes of a turn: the message with its files, the answer as it grows, what stands under it, and buttons for what can be done.
+// The nodes of a turn: the message with its files, the answer as it grows, what stands under it, and buttons for what
+// can be done.
 
 import { BROKEN, CUT, DONE, FAILED, RUNNING, STOPPED } from "./conversation.js";
 import { figures } from "./figures.js";
@@ -17,7 +18,8 @@ const NOTES = {
   [CUT]: "Cut off: the limit of tokens was reached.",
 };
 
-// place: { at, of }: which of the turn's versions this is; verbs: { edit, again, goOn, version, read }, called with the turn.
+// place: { at, of }: which of the turn's versions this is; verbs: { edit, again, goOn, version, read }, called with the
+// turn.
 export class TurnView {
   #due = false;
   #drawnMs = 0;
@@ -34,7 +36,16 @@ export class TurnView {
     this.stage = element("p", { className: "stage", hidden: true }, this.stageText, this.bar, this.detail);
     this.foot = element("div", { className: "foot" });
     this.revisions = element("div");
-    this.body = element("div", { className: "answer" }, element("h3", { className: "hidden" }, "Answer"), this.reasoning, this.text, this.revisions, this.stage, this.foot);
+    this.body = element(
+      "div",
+      { className: "answer" },
+      element("h3", { className: "hidden" }, "Answer"),
+      this.reasoning,
+      this.text,
+      this.revisions,
+      this.stage,
+      this.foot,
+    );
     this.user = element("div", { className: "said" });
     this.node = element("article", {}, this.user, this.body);
     this.markdown = new MarkdownView(this.text);
@@ -49,10 +60,21 @@ export class TurnView {
   #showMessage() {
     const { user, files } = this.turn;
     const body = element("div", { className: "text", dir: "auto" }, unturned(user));
-    const bubble = element("div", { className: "user" }, element("h3", { className: "hidden" }, "You"), ...files.map(sentFile), body);
+    const bubble = element(
+      "div",
+      { className: "user" },
+      element("h3", { className: "hidden" }, "You"),
+      ...files.map(sentFile),
+      body,
+    );
     body.hidden = !user;
     if (user.length > LONG_MESSAGE || user.split("\n").length > LONG_LINES) bubble.append(foldButton(body, user));
-    const tools = element("div", { className: "tools" }, ...this.#versions(), copyButton(() => user));
+    const tools = element(
+      "div",
+      { className: "tools" },
+      ...this.#versions(),
+      copyButton(() => user),
+    );
     tools.append(button("Edit", () => this.edit(), { className: "idle-only" }));
     this.user.replaceChildren(bubble, tools);
   }
@@ -61,12 +83,24 @@ export class TurnView {
     const { at, of } = this.place;
     if (of < 2) return [];
     const step = (by, name, label) => {
-      const node = button("", () => this.verbs.version(this.turn, by), { className: "bare idle-only", ariaLabel: label, disabled: at + by < 0 || at + by >= of });
+      const node = button("", () => this.verbs.version(this.turn, by), {
+        className: "bare idle-only",
+        ariaLabel: label,
+        disabled: at + by < 0 || at + by >= of,
+      });
       node.append(icon(name));
       return node;
     };
     const where = element("span", {}, element("span", { className: "hidden" }, "Version "), `${at + 1} / ${of}`);
-    return [element("span", { className: "versions" }, step(-1, "left", "Version before"), where, step(1, "right", "Version after"))];
+    return [
+      element(
+        "span",
+        { className: "versions" },
+        step(-1, "left", "Version before"),
+        where,
+        step(1, "right", "Version after"),
+      ),
+    ];
   }
 
   edit() {
@@ -85,7 +119,13 @@ export class TurnView {
       }
     });
     const note = element("span", { className: "soft" }, "What follows stays as another version.");
-    const tools = element("div", { className: "tools" }, note, button("Cancel", close), button("Send", send, { className: "main" }));
+    const tools = element(
+      "div",
+      { className: "tools" },
+      note,
+      button("Cancel", close),
+      button("Send", send, { className: "main" }),
+    );
     this.user.replaceChildren(element("div", { className: "edit" }, ...this.turn.files.map(sentFile), area), tools);
     area.focus();
   }
@@ -124,7 +164,14 @@ export class TurnView {
     const { reasoning, content, thoughtMs } = this.turn;
     this.reasoning.hidden = !reasoning;
     const busy = this.turn.state === RUNNING && !content;
-    this.summary.replaceChildren(icon("thought"), busy ? "Thinking\u2026" : thoughtMs >= 1000 ? `Thought for ${duration(thoughtMs).replace(/\.\d+/, "")}` : "Thoughts");
+    this.summary.replaceChildren(
+      icon("thought"),
+      busy
+        ? "Thinking\u2026"
+        : thoughtMs >= 1000
+          ? `Thought for ${duration(thoughtMs).replace(/\.\d+/, "")}`
+          : "Thoughts",
+    );
     this.reasoning.classList.toggle("busy", busy);
     this.thinking.show(reasoning, ended);
     this.markdown.show(content, ended);
@@ -145,7 +192,12 @@ export class TurnView {
 
   #showRevisions() {
     const shown = this.turn.revisions.map((wrong) =>
-      element("details", { className: "revision soft" }, element("summary", {}, "Corrected after the check; shown before"), element("del", { dir: "auto" }, visible(wrong))),
+      element(
+        "details",
+        { className: "revision soft" },
+        element("summary", {}, "Corrected after the check; shown before"),
+        element("del", { dir: "auto" }, visible(wrong)),
+      ),
     );
     this.revisions.replaceChildren(...shown);
   }
@@ -158,8 +210,13 @@ export class TurnView {
     if (problem) nodes.push(problemBox(problem));
     const tools = element("div", { className: "tools" });
     if (content) tools.append(copyButton(() => turn.content));
-    if (state !== DONE && (content || reasoning)) tools.append(button("Continue", () => verbs.goOn(turn), { className: "idle-only" }));
-    tools.append(button(state === FAILED || !content ? "Try again" : "Answer again", () => verbs.again(turn), { className: "idle-only" }));
+    if (state !== DONE && (content || reasoning))
+      tools.append(button("Continue", () => verbs.goOn(turn), { className: "idle-only" }));
+    tools.append(
+      button(state === FAILED || !content ? "Try again" : "Answer again", () => verbs.again(turn), {
+        className: "idle-only",
+      }),
+    );
     if (report) tools.append(button("What was read", () => verbs.read(turn), { className: "show-prompt" }));
     nodes.push(tools);
     if (report) nodes.push(figures(report, timings));

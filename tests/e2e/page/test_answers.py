@@ -106,3 +106,16 @@ def test_stop_ends_the_servers_work(page, server):
         page.until(lambda: "Stopped" in page.id("log").text)
     server.wait_for(lambda: server.num_left() == left + 1)
     assert page.all(".answer .tools button")[-1].text == "Try again"
+
+
+def test_a_reload_while_the_prompt_is_read(page, server):
+    """Nothing of the answer was there yet: the message stays, and can be sent again."""
+    left = server.num_left()
+    with server.engine_paused():
+        page.send(DEMO[10]["user"])
+        server.wait_for(lambda: server.metric("requests_processing") == 1)
+        page.load()
+        assert DEMO[10]["user"] in page.js("return document.querySelector('.user > .text').textContent")
+        assert page.texts(".note") == ["The page was left before this answer was complete."]
+        assert [one.accessible_name for one in page.all(".answer .tools button")] == ["Try again"]
+    server.wait_for(lambda: server.num_left() == left + 1)

@@ -139,6 +139,19 @@ def test_export_and_import(scripted):
     assert shown(page) == ["Hello", "It is bold."]
 
 
+def test_export_of_what_was_imported(scripted):
+    """Turns that are of one moment keep their order."""
+    page = scripted
+    turn = {"content": "y", "reasoning": "", "files": [], "state": "done"}
+    turns = [{"id": str(n), "parent": str(n - 1) if n else None, "user": f"turn {n}", **turn} for n in range(9)]
+    take_in(page, exported({"title": "One", "leaf": "8", "turns": turns}))
+    page.until(lambda: titles(page) == ["One"])
+    text = downloaded(page, page.id("export-all").click)
+    assert [one["user"] for one in json.loads(text)["conversations"][0]["turns"]] == [f"turn {n}" for n in range(9)]
+    take_in(page, text)
+    page.until(lambda: titles(page) == ["One", "One"])
+
+
 def test_damaged_files_change_nothing(scripted):
     page = scripted
     page.answered("Hello", "1")

@@ -26,6 +26,8 @@ from vkprefill.server.engine.jobs import (
     Loading,
     Queued,
     Ready,
+    Standing,
+    Standings,
     Stop,
     Unusable,
 )
@@ -40,13 +42,16 @@ class Run:
     """A job's events as they come, up to Done: an async iterator. They wait here for their reader, so that the engine
     never does. Raises ApiError when the job fails.
 
-    waited_s: how long it was in the queue; None while it is, and where it never left it.
+    waited_s: how long it was in the queue; None while it is, and where it never left it; slot: where the engine has it,
+    None before and after; standing: how it is getting on, as the engine told last.
     """
 
     def __init__(self, client: EngineClient, job: Job) -> None:
         self.job = job
         self.waited_s: float | None = None
         self._taken = monotonic()
+        self.slot: int | None = None
+        self.standing: Standing | None = None
         self._ahead = 0  # as the reader was told
         self._client = client
         self._events: asyncio.Queue[JobEvent | ApiError] = asyncio.Queue()
@@ -95,8 +100,8 @@ class Run:
 class EngineClient:
     """One engine process and the queue before it. All methods are for the event loop's thread.
 
-    ready: the engine's facts, None unless it can take jobs; stage: a line about why not; exit_code: set when it
-    cannot be helped.
+    turns: jobs that the engine has at most, which it answers in turns; ready: the engine's facts, None unless it can
+    take jobs; stage: a line about why not; exit_code: set when it cannot be helped; changes: of turns.
     """
 
     def __init__(
@@ -117,8 +122,8 @@ class EngineClient:
         self._hung_after_s = hung_after_s
         self._ids = itertools.count(1)
         self._queue: deque[Run] = deque()  # first come, first served
-        self._in_hand: Run | None = None
-        self._begun = monotonic()  # when the job in hand was sent
+        self._in_hand: dict[int, Run] = {}
+        self._begun = monotonic()  # when a job was last sent, or ended
         self._heard = monotonic()  # when the engine last gave a sign of life, or was last given work
         self._last_seconds = 1.0
         self._process: EngineProcess | None = None
@@ -130,10 +135,17 @@ class EngineClient:
         self.stage = "starting"
         self.lost = False
         self.exit_code: int | None = None
+        self.changes, self.turns = 0, options.turns
 
     @property
     def running(self) -> int:
-        return int(self._in_hand is not None)
+        return len(self._in_hand)
+
+    @property
+    def slots(self) -> list[Run | None]:
+        """The jobs that the engine has, by slot."""
+        runs = {run.slot: run for run in self._in_hand.values()}
+        return [runs.get(slot) for slot in range(self.turns)]
 
     @property
     def waiting(self) -> int:
@@ -156,7 +168,7 @@ class EngineClient:
 
     def abandon(self, run: Run) -> None:
         """Its events are no longer wanted. The next job begins when the engine has stopped this one."""
-        if run is self._in_hand:
+        if run.slot is not None:
             self._send(Cancel(run.job.job_id))
         elif run in self._queue:
             self._queue.remove(run)
@@ -164,8 +176,8 @@ class EngineClient:
             self._tell_places()
 
     def _next(self) -> None:
-        """Give the engine its next job if it has none, and tell the others where they are."""
-        while self._in_hand is None and self._queue:
+        """Give the engine its next jobs if it can take some, and tell the others where they are."""
+        while len(self._in_hand) < self.turns and self._queue:
             run = self._queue.popleft()
             try:
                 self._check_ready()
@@ -173,10 +185,11 @@ class EngineClient:
                 run.put(error)
                 run.end()
                 continue
-            self._in_hand = run
+            run.slot = self.slots.index(None)
+            self._in_hand[run.job.job_id] = run
             run.begin()
             self._begun = self._heard = monotonic()
-            self._send(run.job)
+            self._send(replace(run.job, queued_ms=run.waited_s * 1e3))
         self._tell_places()
 
     def _tell_places(self) -> None:
@@ -184,15 +197,16 @@ class EngineClient:
             run.tell_place(ahead)
 
     def _job_event(self, event: JobEvent) -> None:
-        run = self._in_hand
-        if run is None or event.job_id != run.job.job_id:
+        run = self._in_hand.get(event.job_id)
+        if run is None:
             return
         run.put(event)
         if isinstance(event, Done | Failed):
             if isinstance(event, Done):
                 self._rebuilt = False
-            self._last_seconds = monotonic() - self._begun
-            self._in_hand = None
+            self._last_seconds, self._begun = monotonic() - self._begun, monotonic()
+            del self._in_hand[event.job_id]
+            run.slot = None
             run.end()
             self._next()
 
@@ -233,8 +247,8 @@ class EngineClient:
                 return
 
     def _fail_in_hand(self, status: int, message: str) -> None:
-        if self._in_hand is not None:
-            self._job_event(Failed(self._in_hand.job.job_id, status, message))
+        for job_id in list(self._in_hand):
+            self._job_event(Failed(job_id, status, message))
 
     async def _run_process(self) -> None:
         """Start the process and take its messages until it ends, or has to be ended; `_failure` says why."""
@@ -258,7 +272,7 @@ class EngineClient:
             await process.stop()
 
     def _hangs(self) -> bool:
-        busy = self._in_hand is not None or self.ready is None
+        busy = self._in_hand or self.ready is None
         return busy and 0 < self._hung_after_s < monotonic() - self._heard
 
     def _take(self, message: object) -> None:
@@ -270,6 +284,11 @@ class EngineClient:
             self._on_ready(message)
         elif isinstance(message, Unusable):
             self._failure = message
+        elif isinstance(message, Standings):
+            self.changes = message.changes
+            for standing in message.jobs:
+                if standing.job_id in self._in_hand:
+                    self._in_hand[standing.job_id].standing = standing
         elif not isinstance(message, Alive):
             self._job_event(message)
 

@@ -12,13 +12,15 @@ from vkprefill.engine.microscope.steering import Steer
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.specprefill.settings import SpecPrefillConfig
 
+DEFAULT_TURNS = 4
+
 
 @dataclass(frozen=True)
 class EngineOptions:
     """What the engine loads. draft: None for no draft; spec: None for no speculative prefill by default; num_slots:
     conversations it remembers at most (None: as many as memory holds); cache_ram: MiB of the host's memory for them,
     -1: no bound; mtp, mtp_window, steer: see engine.model.load; decode: drafts that the model must be able to make;
-    log_level, log_format: as for log_lines.set_up."""
+    turns: jobs that are answered in turns, at most; log_level, log_format: as for log_lines.set_up."""
 
     model: Path
     draft: Path | None
@@ -34,6 +36,7 @@ class EngineOptions:
     mtp_window: int | None = None
     steer: tuple[Steer, ...] = ()
     decode: SpecDecodeConfig = SpecDecodeConfig()
+    turns: int = DEFAULT_TURNS
     log_level: int = logging.WARNING
     log_format: str = log_lines.TEXT
 
@@ -48,7 +51,8 @@ class Job:
     options: what is asked of the answer; num_logprobs: most probable tokens to report beside each chosen one (None: no
     log-probabilities); want_progress: report each step of the prefill; want_details: tell tokens and their importance
     with the result; want_map: tell what the prompt's last token reads in every layer, of a dense prefill of its own;
-    echo: tell the log-probabilities of the prompt's tokens first, if any are to be told.
+    echo: tell the log-probabilities of the prompt's tokens first, if any are to be told; queued_ms: that it waited for
+    its turns to begin.
     """
 
     job_id: int
@@ -59,6 +63,7 @@ class Job:
     want_details: bool = False
     want_map: bool = False
     echo: bool = False
+    queued_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,8 @@ class Alive:
 class Progress:
     """How far a job's prefill is. stage: "score" (the draft), "prefill" (the target), "layers" (the dense prefill of a
     map of layers) or "check" (the one that the answer is checked against); done, total: tokens of the stage, without
-    those in the cache."""
+    those in the cache; turns: answers that take turns with the device, this one included; share: of the time since it
+    began that this one had; wait_ms: that others had, or the queue took."""
 
     job_id: int
     stage: str
@@ -120,6 +126,35 @@ class Progress:
     total: int
     cached: int
     ms: float
+    turns: int = 1
+    share: float = 1.0
+    wait_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a job is getting on, for those who watch the server. stage, done, total, share, wait_ms: as in Progress, the
+    stage "decode" after the prompt's; predicted_n: tokens of the answer so far; place: in the order of turns, 0 is the
+    next; own_ms: that it had the device; slices: how often."""
+
+    job_id: int
+    stage: str
+    done: int
+    total: int
+    predicted_n: int
+    place: int
+    share: float
+    own_ms: float
+    wait_ms: float
+    slices: int
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Of all jobs that the engine has; changes: of turns since its start."""
+
+    jobs: tuple[Standing, ...]
+    changes: int
 
 
 @dataclass(frozen=True)

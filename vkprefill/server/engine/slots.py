@@ -13,6 +13,7 @@ from vkprefill.generation.options import AnswerOptions
 from vkprefill.generation.session import Session
 from vkprefill.specprefill.pipeline import SpecPrefill
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.work import OneAtATime
 
 DEFAULT_CACHE_BYTES = 8192 * 2**20
 
@@ -26,7 +27,7 @@ class CacheLimits:
 
 
 class Slots:
-    """Sessions that share the memory of the models, as many as it holds."""
+    """Sessions that share the memory of the models, as many as it holds; scorer: one prompt at a time has it."""
 
     def __init__(
         self, model: Model, draft: Model | None, spec: SpecPrefillConfig | None, limits: CacheLimits = CacheLimits()
@@ -40,6 +41,7 @@ class Slots:
         ]
         self._stores[0].first_to_go = self._give_up_checks
         self._speculative: SpecPrefill | None = None
+        self.scorer = OneAtATime()
         if spec is not None:
             self._speculative = SpecPrefill(model, draft, spec, conversations=self._stores[1] if draft else None)
 
@@ -54,9 +56,25 @@ class Slots:
             return self._session(prompts).find(token_ids, options)
 
         store = self._stores[0]
+        store.resume(None)
         return self._session(
             store.choose(find, len(token_ids)) if options.cache_prompt else store.choose_empty(len(token_ids))
         )
+
+    def begin(self, session: Session) -> None:
+        """It answers a prompt, in turns with others, until `end`."""
+        self._stores[0].begin(session.prompts)
+
+    def can_resume(self, session: Session) -> bool:
+        """Whether it is best to let it go on now, as far as memory goes."""
+        return self._stores[0].can_resume(session.prompts)
+
+    def resume(self, session: Session) -> None:
+        """It is its turn."""
+        self._stores[0].resume(session.prompts)
+
+    def end(self, session: Session) -> None:
+        self._stores[0].end(session.prompts)
 
     def _session(self, prompts: PromptCache) -> Session:
         if prompts not in self._sessions:
@@ -81,7 +99,7 @@ class Slots:
     def forget(self, session: Session) -> None:
         """Give a session's memory back, the model's and the draft's."""
         session.reset()
-        if self._speculative is not None:
+        if self._speculative is not None and not self.scorer.taken:
             self._speculative.reset()
 
     def forget_others(self) -> bool:

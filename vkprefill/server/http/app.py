@@ -25,6 +25,7 @@ from vkprefill.server.http.access import Access, middleware
 from vkprefill.server.http.completions import Completion, ForeignApi, Service
 from vkprefill.server.http.model_info import model_object, props, tokenizer_info
 from vkprefill.server.http.request_log import RequestLog
+from vkprefill.server.http.slots import slot_metrics, slot_objects
 from vkprefill.server.http.wire import ClientLeft, JsonResponse, error_response
 from vkprefill.server.protocol import anthropic, responses, responses_answer
 from vkprefill.server.protocol.fields import as_api_error, parse_json
@@ -86,7 +87,14 @@ def build_app(service: Service, *, access: Access | None = None) -> RequestLog:
             "context_tokens": client.ready.max_context if client.ready else 0,
             "ready": int(client.ready is not None),
         }
-        return Response(service.metrics.text(now), media_type="text/plain; version=0.0.4")
+        text = service.metrics.text(now) + slot_metrics(client)
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    async def slots(request: Request) -> Response:
+        found = slot_objects(client)
+        if request.query_params.get("fail_on_no_slot", "0") != "0" and all(one["is_processing"] for one in found):
+            raise ApiError(503, "no slot is free", retry_after=1)
+        return JsonResponse(found)
 
     async def openapi(_: Request) -> Response:
         return JsonResponse(openapi_document(VERSION))
@@ -170,6 +178,7 @@ def build_app(service: Service, *, access: Access | None = None) -> RequestLog:
         Route("/props", get_props),
         Route("/tokenizer_info", get_tokenizer_info),
         Route("/metrics", metrics),
+        Route("/slots", slots),
         Route("/openapi.json", openapi),
         *(Route(f"{start}/chat/completions", chat, methods=["POST"]) for start in STARTS),
         *(Route(f"{start}/completions", completion, methods=["POST"]) for start in STARTS),

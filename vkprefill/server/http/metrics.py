@@ -49,6 +49,7 @@ class Metrics:
         self._late_checks.update(Counter(done.late_checks) - self._late_checks)
         self._memory, self._cache = done.memory, done.cache
         self._decoded += max(0, timings["predicted_n"] - 1)
+        self._histograms["wait_seconds"].observe(timings["wait_ms"] / 1e3)
         for part in ("prompt", "predicted"):
             if timings[f"{part}_per_second"]:
                 self._histograms[f"{part}_tokens_per_second"].observe(timings[f"{part}_per_second"])
@@ -137,6 +138,7 @@ NOW = {
 HISTOGRAMS = {
     "time_to_first_token_seconds": ("From a request's headers to the first text of its answer.", SECONDS),
     "queue_seconds": ("That prompts were in the queue.", SECONDS),
+    "wait_seconds": ("That prompts were in the queue, and their answers waited while others had the device.", SECONDS),
     "request_duration_seconds": ("From a completion request's headers to the end of its answer.", SECONDS),
     "prompt_tokens_per_second": ("Prefill speed of each answer.", TOKENS_PER_SECOND),
     "predicted_tokens_per_second": ("Decode speed of each answer.", TOKENS_PER_SECOND),

@@ -44,10 +44,10 @@ def props(service: Service, version: str) -> dict[str, object]:
     info = tokenizer_info(service)
     return {
         "default_generation_settings": {
-            "params": _params(sampling, defaults.decode, defaults.max_tokens or defaults.answer_tokens),
+            "params": params(sampling, defaults.decode, defaults.max_tokens or defaults.answer_tokens),
             "n_ctx": ready.max_context if ready else None,
         },
-        "total_slots": 1,
+        "total_slots": service.client.turns,
         "model_alias": service.model_name,
         "model_path": prompts.path.name,
         "chat_template": prompts.template_text,
@@ -77,7 +77,7 @@ def _scorers(defaults: Defaults, config: ModelConfig) -> list[str]:
     return [AUTO, DRAFT, *own] if defaults.has_draft else own
 
 
-def _params(sampling: SamplingConfig, decode: SpecDecodeConfig, max_tokens: int | None) -> dict[str, object]:
+def params(sampling: SamplingConfig, decode: SpecDecodeConfig, max_tokens: int | None) -> dict[str, object]:
     """Under llama-server's names."""
     return {
         **vars(sampling),

@@ -65,9 +65,10 @@ class _Answer:
         return {"id": self.id, "object": object_name, "created": self.created, "model": self._model}
 
     def progress_chunk(self, event: Progress) -> Json:
-        """llama-server's prompt_progress, with the stage beside."""
+        """llama-server's prompt_progress, with the stage and the turns beside."""
         done, total = event.cached + event.done, event.cached + event.total
         progress = {"total": total, "cache": event.cached, "processed": done, "time_ms": event.ms, "stage": event.stage}
+        progress |= {"turns": event.turns, "share": event.share, "wait_ms": event.wait_ms}
         return {**self._head(self.chunk_name), "choices": [], "prompt_progress": progress}
 
     def queue_chunk(self, event: Queued) -> Json:

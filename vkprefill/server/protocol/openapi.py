@@ -62,6 +62,14 @@ def openapi_document(version: str) -> Json:
                 "get": _get("Special tokens and chat template", _object(eos_token={"type": ["string", "null"]}))
             },
             "/metrics": {"get": _get("Counters, gauges and histograms for Prometheus", None)},
+            "/slots": {
+                "get": _get(
+                    "What each slot does",
+                    {"type": "array", "items": _object(id={"type": "integer"}, is_processing={"type": "boolean"})},
+                    parameters=[_fail_on_no_slot()],
+                    errors=(503,),
+                )
+            },
             "/tokenize": {"post": _post("Text to token ids", TOKENIZE.schema(), _object(tokens={"type": "array"}))},
             "/detokenize": {
                 "post": _post("Token ids to text", DETOKENIZE.schema(), _object(content={"type": "string"}))
@@ -132,6 +140,15 @@ def _error() -> Json:
 
 def _name() -> Json:
     return {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _fail_on_no_slot() -> Json:
+    return {
+        "name": "fail_on_no_slot",
+        "in": "query",
+        "schema": {"enum": [0, 1]},
+        "description": "1: 503 if all are busy",
+    }
 
 
 def _response() -> Json:
