@@ -22,7 +22,7 @@ log = logging.getLogger(REQUESTS)
 
 HEADER = "X-Request-Id"
 GIVEN_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
-PROBES = ("/health", "/metrics")  # asked every few seconds: their usual answers are not told
+PROBES = ("/health", "/metrics", "/slots")  # asked every few seconds: their usual answers are not told
 KEY = "vkprefill.request"  # of the ASGI scope
 
 
