@@ -7,6 +7,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
@@ -30,13 +31,25 @@ def shaders_are_current(sources_hash: str) -> bool:
     return manifest["sources"] == sources_hash and all((spirv / f"{n}.spv").exists() for n in manifest["shaders"])
 
 
+def compile_stale_shaders() -> None:
+    compile_shaders = tool("compile_shaders")
+    if not shaders_are_current(compile_shaders.sources_hash()):
+        compile_shaders.main()
+
+
 class BuildShaders(build_py):
     """Compiles the shaders before the package's files are gathered; the installed package needs no shader compiler."""
 
     def run(self):
-        compile_shaders = tool("compile_shaders")
-        if not shaders_are_current(compile_shaders.sources_hash()):
-            compile_shaders.main()
+        compile_stale_shaders()
+        super().run()
+
+
+class SourceWithShaders(sdist):
+    """Source packages hold the compiled shaders too."""
+
+    def run(self):
+        compile_stale_shaders()
         super().run()
 
 
@@ -53,7 +66,7 @@ class BuildNative(build_ext):
 
 
 setup(
-    cmdclass={"build_py": BuildShaders, "build_ext": BuildNative},
+    cmdclass={"build_py": BuildShaders, "build_ext": BuildNative, "sdist": SourceWithShaders},
     ext_modules=[
         Extension("vkprefill._barrier", ["native/barrier.cpp"], optional=True),
         Extension("vkprefill._companion", ["native/companion.cpp"], optional=True),

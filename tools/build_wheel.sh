@@ -108,8 +108,7 @@ make_tools "${PYTHONS[0]}"
 make_compilers
 export PATH=$WORK/tools/bin:$PATH ZIG_GLOBAL_CACHE_DIR=$WORK/zig
 unset PYTHONPATH PYTHONHOME
-say "the shaders and the sdist"
-logged shaders "$WORK/tools/bin/python" tools/compile_shaders.py
+say "the sdist"
 logged sdist "$WORK/tools/bin/python" -m build --sdist --outdir dist .
 SDIST=$(cd dist && ls -t vkprefill-*.tar.gz | head -n 1)
 for python in "${PYTHONS[@]}"; do build_wheel "$python"; done

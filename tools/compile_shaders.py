@@ -116,12 +116,15 @@ def sources_hash(folder: Path = SHADERS) -> str:
     return digest.hexdigest()
 
 
+TARGET = ("-V", "--target-env", "vulkan1.1")  # glslangValidator preprocesses for none
+
+
 def compiler() -> list[str]:
     """The command line of the GLSL compiler that is installed, up to the source file."""
     if glslc := shutil.which("glslc"):
         return [glslc, "--target-env=vulkan1.1", "-O", "-I", str(SHADERS / "include")]
     if validator := shutil.which("glslangValidator"):
-        return [validator, "-V", "--target-env", "vulkan1.1", "--quiet", f"-I{SHADERS / 'include'}"]
+        return [validator, *TARGET, "--quiet", f"-I{SHADERS / 'include'}"]
     sys.exit("compile_shaders: neither glslc nor glslangValidator found; install glslc (shaderc) or glslang-tools")
 
 
@@ -199,7 +202,8 @@ def build(source: Path, suffix: str, defines: tuple[str, ...], known: dict) -> t
     if entry.get("files") == key:
         return name, entry
     command = compiler() + [f"-D{define}" for define in defines]
-    text = re.sub(r"^#line .*\n", "", run([*command, "-E", str(source)]), flags=re.M)  # they have the folder's name
+    preprocess = [word for word in command if word not in TARGET]
+    text = re.sub(r"^#line .*\n", "", run([*preprocess, "-E", str(source)]), flags=re.M)  # they have the folder's name
     if WRITTEN_OUT in text and "-O" in command:
         command.remove("-O")
     digest = hashlib.sha256(f"{version()}\0{text}".encode()).hexdigest()

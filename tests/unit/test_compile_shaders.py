@@ -87,3 +87,26 @@ def test_another_compiler_compiles_all(folder, compiled, monkeypatch):
     monkeypatch.setattr(compile_shaders, "version", lambda: "another")
     compile_shaders.main()
     assert sorted(compiled) == ["one.tmp", "one_loud.tmp"]
+
+
+VALIDATOR = """#!/bin/sh
+# Refuses what glslangValidator refuses; compiles nothing.
+case " $* " in
+    *" -E "*-V*|*-V*" -E "*) echo "can't use -E when linking is selected" >&2; exit 1 ;;
+    *" -E "*) for last; do :; done; cat "$last" ;;
+    *" -o "*) while [ "$1" != -o ]; do shift; done; head -c 32 /dev/zero >"$2" ;;
+esac
+"""
+
+
+def test_by_the_other_compiler(folder, compiled, monkeypatch):
+    validator = folder / "glslangValidator"
+    validator.write_text(VALIDATOR)
+    validator.chmod(0o755)
+    monkeypatch.setattr(compile_shaders.shutil, "which", {"glslangValidator": str(validator)}.get)
+    compile_shaders.version.cache_clear()
+    try:
+        compile_shaders.main()
+    finally:
+        compile_shaders.version.cache_clear()
+    assert sorted(compiled) == ["one.tmp", "one_loud.tmp"]
