@@ -11,6 +11,7 @@ from vkprefill.errors import ContextLengthError, OutOfMemoryError
 from vkprefill.explain.layer_map import ATTENTION, DELTA_NET, LayerMap
 from vkprefill.server.engine.jobs import CANCELLED, Cancel, Done, Failed, Progress
 from vkprefill.server.engine.prompt_details import map_details
+from vkprefill.work import Pause
 
 FOUND = LayerMap((DELTA_NET, ATTENTION), np.float32([[1 / 3, 0, 2], [0.5, 0.25, 0.25]]), 1024)
 TOLD = {
@@ -34,7 +35,11 @@ def mapped(monkeypatch):
     """mapped(function): what makes the engine's maps."""
 
     def use(function) -> None:
-        monkeypatch.setattr("vkprefill.server.engine.answer.layer_map", function)
+        def work(*args: object):
+            yield Pause.SLICE
+            return function(*args)
+
+        monkeypatch.setattr("vkprefill.server.engine.answer.map_work", work)
 
     return use
 

@@ -38,6 +38,7 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_examples.py": HOST,
     "tests/model/test_failures.py": HOST,
     "tests/model/test_generate.py": HOST,
+    "tests/model/test_layer_map.py": HOST,
     "tests/model/test_host_work.py": HOST,
     "tests/model/test_memory.py": "where a GPU's memory is, is the driver's affair",
     "tests/model/test_mixture_uses.py": HOST,

@@ -14,6 +14,7 @@ from vkprefill.engine.delta_capture import KIND
 from vkprefill.engine.model import Model
 from vkprefill.engine.runner import PrefillProgress
 from vkprefill.explain.explanation import HEAT_LEVELS
+from vkprefill.work import Pause, Work, whole
 
 MOST_COLUMNS = 240  # of a layer's strip: longer prompts have several tokens in one
 HEAT_RANGE = 1000  # the colours of a layer span a thousandth of its greatest weight upwards, on a logarithmic scale
@@ -45,12 +46,30 @@ class LayerMap:
 
 
 def layer_map(model: Model, token_ids: Sequence[int], progress: PrefillProgress | None = None) -> LayerMap:
-    """A dense prefill of its own. Raises what Model.prefill raises, OutOfMemoryError where the keys do not fit."""
-    capture = AttentionCapture(queries=(-1,), delta_layers=None)
+    """A dense prefill of its own. Raises what Model.prefill raises, OutOfMemoryError where the keys do not fit, before
+    anything runs.
+    """
+    return whole(map_work(model, token_ids, progress))
+
+
+def map_work(model: Model, token_ids: Sequence[int], progress: PrefillProgress | None = None) -> Work[LayerMap]:
+    """The same, a slice for each run of the engine."""
+    capture, run = AttentionCapture(queries=(-1,), delta_layers=None), model.runner
     if not model.config.attention_layers:
         capture.layers = ()
-    before = model.device.allocated[KIND]
-    model.prefill(token_ids, capture=capture, progress=progress)
+    before, cache = model.device.allocated[KIND], model.new_cache()
+    try:
+        ids, _ = run.checked(token_ids, None, cache)
+        with run.turn:  # room for all of it
+            cache.reserve(len(ids))
+            capture.recorder_for(run, cache, np.zeros(1, np.int64), len(ids))
+        while (done := len(cache)) < len(ids):
+            part = ids[done : done + run.tokens_per_run(done)]
+            tell = progress and (lambda some, _, done=done: progress(done + some, len(ids)))
+            model.prefill(part, cache=cache, capture=capture, progress=tell)
+            yield Pause.SLICE
+    finally:
+        cache.close()
     layers = range(model.config.num_hidden_layers)
     rows = [capture.pattern[i] if i in capture.pattern else np.abs(capture.delta_pattern[i]) for i in layers]
     kinds = tuple(ATTENTION if layer in capture.pattern else DELTA_NET for layer in layers)

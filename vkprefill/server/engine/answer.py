@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from multiprocessing.connection import Connection
 
-from vkprefill.explain.layer_map import layer_map
+from vkprefill.explain.layer_map import map_work
 from vkprefill.generation.options import Hooks
 from vkprefill.generation.parts import GenerationPart
 from vkprefill.generation.sampling import Sampler, SamplingConfig
@@ -51,8 +51,8 @@ class Answer(Turn):
         progress = {name: self._progress(stage, self._cached) for name, stage in STAGES.items()}
         own = {"make_sampler": self._make_sampler, "started": self.began, "clock": self._turns.clock, "scorer": scorer}
         if job.want_map:
-            self._map = map_details(layer_map(self.session.model, job.token_ids, self._progress("layers", 0)))
-            yield Pause.SLICE
+            found = yield from map_work(self.session.model, job.token_ids, self._progress("layers", 0))
+            self._map = map_details(found)
         if job.echo and job.num_logprobs is not None:
             self._send_piece(GenerationPart("", None, None, None), (yield from self._echoed(progress["progress"])))
         with closing(self.session.in_slices(job.token_ids, job.options, Hooks(**progress, **own))) as parts:
