@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("gpu")
 
 
 def test_the_models_own(server):
-    """As in Python, to the digits that are told, whole and streamed; its memory is given back."""
+    """As in Python, to the digits that are told; its memory is given back."""
     ids = list(range(40, 440))
     body = {"prompt": ids, "max_tokens": 0, "layer_map": True}
     answer = server.client.post("/v1/completions", json=body).json()
