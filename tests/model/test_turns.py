@@ -52,6 +52,11 @@ def test_a_short_request_beside_a_long_prompt(load_model, serve, length):
     model = load_model("built-in", **more)
     long, short = job(1, ids(model, "Anna", length)), job(2, ids(model, "Hi", 9))
     served = serve(model, [(at_once, long), (while_read(1, 5), short)])
+    told = served.end(2).timings
+    print(
+        f"\nbeside {length} tokens: {served.slices_before_first_piece(2)} slices, {told['wait_ms']:.0f} ms waited for,"
+        f" {told['prompt_ms']:.0f} ms of its own to the first token"
+    )
     assert served.slices_before_first_piece(2) <= 2
     assert served.order()[0] == 2, "the long prompt was still read"
     for one in (long, short):
