@@ -119,9 +119,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {name:24} {num_bytes / 2**20:12,.2f} MiB")
     print(f"of this {bill.on_host / 2**20:,.2f} MiB are shared with the CPU (exchange, staging)")
     print(
-        f"not in it: {bill.state_copy / 2**20:,.2f} MiB for each snapshot and each further cache in use; rows of "
-        f"attention captures and of scoring a prompt; {prompt_rows / 2**20:,.2f} MiB for a prompt of the whole context "
-        "that the model scores itself (--specprefill-scorer self); logits of all tokens"
+        f"not in it: {bill.state_copy / 2**20:,.2f} MiB for each snapshot and each further cache in use; rows "
+        f"of captures, recordings and scoring a prompt; {prompt_rows / 2**20:,.2f} MiB for a prompt of the whole "
+        "context that the model scores itself (--specprefill-scorer self); logits of all tokens"
     )
     return 0
 
