@@ -92,8 +92,9 @@ def require_ray() -> None:
     """RequestError where it is not installed."""
     try:
         import ray.data  # noqa: F401
-    except ImportError as error:
-        raise RequestError(f"Ray: {one_line(error)}; pip install 'vkprefill[ray]'") from None
+    except ModuleNotFoundError as error:
+        package = (error.name or "ray").partition(".")[0]
+        raise RequestError(f"--ray: {package} is not installed; run: pip install 'vkprefill[ray]'") from None
 
 
 @contextmanager
