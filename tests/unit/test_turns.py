@@ -109,6 +109,23 @@ def test_one_that_waits_for_another(clock):
     assert abs(seen[first] - seen[second]) <= 2
 
 
+def test_two_that_wait_for_a_third(clock):
+    """What one of them finds out, that it cannot go on, is no news for the other: the third has the next slice."""
+    turns = Turns()
+    first, second, third = begun(turns, 3)
+    clock[0] += 1
+    with turns.slice(third):
+        clock[0] += 2
+    seen = []
+    for _ in range(30):
+        turn = turns.next()
+        with turns.slice(turn):
+            clock[0] += 0.5 if turn is third else 1e-5
+            turn.waits = turn is not third
+        seen.append(turn)
+    assert seen.count(third) >= 10
+
+
 def test_one_that_is_to_be_alone(clock):
     turns = Turns()
     first, second, third = begun(turns, 3)

@@ -86,8 +86,9 @@ class Turns:
             spent, given_back = turn.last_ran - self._since, turn.lent_s if turn.begun else 0.0
             turn.own_s, turn.due, turn.slices = turn.own_s + spent, turn.due + spent + given_back, turn.slices + 1
             turn.lent_s -= given_back
-            for other in self._all:
-                other.waits = other.waits and other is turn
+            if not turn.waits:
+                for other in self._all:
+                    other.waits = False
 
     def clock(self) -> float:
         """Seconds of the one that runs, which stand still while others do; without one, those of time.perf_counter."""
