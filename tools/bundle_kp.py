@@ -13,7 +13,6 @@ from pathlib import Path
 
 CHANGES = {
     '    "kp==0.9.0",\n': "",
-    'license = "Apache-2.0': 'license = "BSD-3-Clause AND Apache-2.0',
     "license-files = [": 'license-files = ["vkprefill/_bundled/licenses/*", ',
 }
 

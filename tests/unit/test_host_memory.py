@@ -1,5 +1,7 @@
 """Free memory of machines and containers made up by hand."""
 
+import os
+
 import pytest
 
 from vkprefill.vulkan.host_memory import free_ram_bytes
@@ -66,3 +68,9 @@ def test_processor(tmp_path):
     file.write_text("processor : 0\nFeatures : fp asimd\n")
     assert processor(file).vectors == "NEON"
     assert not processor(tmp_path / "none").vectors
+
+
+def test_without_proc(tmp_path):
+    """As in a root that nobody has mounted it in."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < free_ram_bytes(tmp_path) <= total

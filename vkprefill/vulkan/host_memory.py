@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from vkprefill.errors import OutOfMemoryError
@@ -17,8 +18,11 @@ def free_ram_bytes(root: Path = Path("/")) -> int:
     """MemAvailable of the machine, or what is left to the control group this process is confined to, if that is less.
     Pages of files that a group has read count as its use, but make room for others: they are taken as free.
     """
-    lines = (root / "proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except OSError:  # a root without /proc: what nobody uses, which is less
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     groups = root / "sys/fs/cgroup"
     for limit, use, files in CONTROL_GROUPS:
         try:
