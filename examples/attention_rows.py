@@ -15,8 +15,7 @@ PROMPT = "The pet of Harold is a ferret. The room number of Vivian is 727.\nTell
 
 with vkprefill.load(sys.argv[1] if sys.argv[1:] else demo_path(DEMO_TARGET), max_context=1024) as model:
     ids = encode_prompt(model, PROMPT).token_ids
-    delta_layers = [i for i, kind in enumerate(model.config.layer_types) if kind == "linear_attention"]
-    capture = vkprefill.AttentionCapture(queries=(-1,), delta_layers=delta_layers)  # softmax rows: of every layer
+    capture = vkprefill.AttentionCapture(layers=None, queries=(-1,), delta_layers=None)  # None: all of the kind
     model.prefill(ids, cache=model.new_cache(), capture=capture)
 
     rows = {**capture.pattern, **capture.delta_pattern}  # layer -> float32 [heads, 1, tokens]

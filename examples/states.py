@@ -29,7 +29,7 @@ with vkprefill.load(sys.argv[1] if sys.argv[1:] else demo_path(DEMO_TARGET), max
     print("from the snapshot:", best(first))
 
     # The recurrent state of each delta-net layer is a plain array, [Hv, Dk, Dv], for a file or for a change.
-    layers = [i for i, kind in enumerate(model.config.layer_types) if kind == "linear_attention"]
+    layers = model.config.linear_layers
     cache.restore(snapshot)
     states = {str(layer): cache.recurrent_state(layer) for layer in layers}
     np.savez_compressed("states.npz", **states)

@@ -284,15 +284,16 @@ def differences(table: Table) -> Iterator[str]:
 
 def summary_differences(documents: dict[str, str]) -> Iterator[str]:
     """What README.md says in words of what tables of other documents have."""
-    text = documents["README.md"]
     yield from said(
-        text,
+        documents,
+        "README.md",
         r"answers (\d+) with the whole prompt, (\d+) with the fifth that the draft chose, (\d+) with as many",
         evaluations.answers_kept(("2,048",))[:3],
     )
     programs = ("vkprefill", "llama.cpp Vulkan", "llama.cpp CPU")
     yield from said(
-        text,
+        documents,
+        "README.md",
         r"at ([\d.]+) tokens per CPU-second, llama.cpp's Vulkan backend on the same device at ([\d.]+), "
         r"llama.cpp on the CPU itself at ([\d.]+)\.",
         [figure("peers.json", f"{program}: prefill 64", "tokens/CPU-s") for program in programs],

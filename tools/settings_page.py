@@ -20,13 +20,14 @@ from vkprefill.hub import places
 from vkprefill.server.protocol.kinds import Kind, Named, Neutral, Noted
 from vkprefill.server.protocol.tables import CHAT, COMPLETION
 from vkprefill.specprefill.settings import SpecPrefillConfig
+from vkprefill.vulkan import switches
 
 # Of the environment, beside those of speculative prefill's settings.
 VARIABLES = {
     f"{variables.PREFIX}...": "every option of `serve`, see its table",
     places.FOLDERS: "folders with models, colons between: what `vkprefill models` lists and `-m NAME` finds",
-    "VKPREFILL_COMPANION": "0: the device is opened by kp alone, with no feature on",
-    "VKPREFILL_BARRIER": "0: one submission for each dependency in place of a barrier",
+    switches.COMPANION: "0: the device is opened by kp alone, with no feature on",
+    switches.BARRIER: "0: one submission for each dependency in place of a barrier",
     "HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE, HF_HOME, HF_HUB_OFFLINE, LLAMA_CACHE": "see [models by name](models.md)",
     "XDG_CACHE_HOME": "the folder of what is measured once (`~/.cache`)",
 }

@@ -16,13 +16,9 @@ FORMATS = (TEXT, JSON)
 REQUESTS = "vkprefill.requests"  # the logger of a line for each request
 LEVELS = {"warning:": logging.WARNING, "Error:": logging.ERROR}  # of notices, by their first word
 
-_format = TEXT  # of this process
-
 
 def set_up(level: int, form: str = TEXT) -> None:
     """Send the log of this process to stderr. In JSON each request has its line whatever the level."""
-    global _format
-    _format = form
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == JSON else logging.Formatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=level)
@@ -31,7 +27,7 @@ def set_up(level: int, form: str = TEXT) -> None:
 
 def line_of(text: str) -> str:
     """A notice to the user as the log has it."""
-    if _format == TEXT:
+    if not any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
         return text
     level = LEVELS.get(text.partition(" ")[0], logging.INFO)
     return JsonLines().format(logging.LogRecord("vkprefill", level, "", 0, text, (), None))

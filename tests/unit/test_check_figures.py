@@ -76,11 +76,12 @@ def test_unknown_tables_are_named():
 
 def test_sentences():
     values = [8, 0.51]
-    assert list(compare.said("at 8 waves,\n0.51 each", r"at (\d+) waves, ([\d.]+) each", values)) == []
-    (found,) = compare.said("at 9 waves, 0.51 each", r"at (\d+) waves, ([\d.]+) each", values)
-    assert found.endswith("found 9, the record has 8")
-    (found,) = compare.said("nothing", r"at (\d+) waves", values)
-    assert "none says" in found
+    pattern = r"at (\d+) waves, ([\d.]+) each"
+    assert list(compare.said({"a.md": "at 8 waves,\n0.51 each"}, "a.md", pattern, values)) == []
+    (found,) = compare.said({"a.md": "at 9 waves, 0.51 each"}, "a.md", pattern, values)
+    assert found.startswith("a.md:") and found.endswith("found 9, the record has 8")
+    (found,) = compare.said({"a.md": "nothing"}, "a.md", pattern, values)
+    assert found == f"a.md: does not say: {pattern}"
 
 
 def test_counts_of_other_sources_or_out_of_bounds_are_named(monkeypatch):

@@ -104,6 +104,7 @@ def test_flags(monkeypatch):
     assert places_of(options()) is None
     assert places_of(options("--ray")) == Places()
     assert places_of(options("--ray", "--device", "1")) == Places(devices=("1",))
+    assert places_of(options("--ray", "--device", "Maker, Inc.")) == Places(devices=("Maker, Inc.",))
     there = places_of(options("--ray-address", "auto", "--actors", "3", "--devices", "0,Radeon"))
     assert there == Places("auto", 3, ("0", "Radeon"))
     for argv, message in (

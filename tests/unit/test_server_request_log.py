@@ -102,7 +102,10 @@ def test_every_answer_has_one(send, engine, monkeypatch):
 
 @pytest.fixture
 def as_json(monkeypatch):
-    monkeypatch.setattr(log_lines, "_format", log_lines.JSON)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log_lines.set_up(logging.WARNING, log_lines.JSON)
+    yield
+    logging.getLogger(log_lines.REQUESTS).setLevel(logging.NOTSET)
 
 
 def test_notices_in_json(as_json, capsys):

@@ -59,12 +59,12 @@ def data(name: str) -> dict:
     return json.loads((BENCHMARKS / name).read_text())
 
 
-def said(text: str, pattern: str, values: list[float]) -> Iterator[str]:
+def said(documents: dict[str, str], name: str, pattern: str, values: list[float]) -> Iterator[str]:
     """A document's numbers in a sentence, which may be rounded."""
-    found = re.search(pattern.replace(" ", r"\s+"), text)
+    found = re.search(pattern.replace(" ", r"\s+"), documents[name])
     if found is None:
-        yield f"documents: none says: {pattern}"
+        yield f"{name}: does not say: {pattern}"
         return
     for number, value in zip(found.groups(), values, strict=True):
         if not agrees(number, value, round_numbers=True):
-            yield f"documents: {found.group()!r}: found {number}, the record has {value:.6g}"
+            yield f"{name}: {found.group()!r}: found {number}, the record has {value:.6g}"

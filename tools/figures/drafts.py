@@ -23,19 +23,22 @@ def draft_differences(documents: dict[str, str]) -> Iterator[str]:
         for head in draft_cost.HEADS
     )
     yield from said(
-        documents["benchmarks/README.md"],
+        documents,
+        "benchmarks/README.md",
         r"([\d.]+) and ([\d.]+) on the 0.8B and ([\d.]+) and ([\d.]+) on the 4B where drafts come from the first",
         cut,
     )
     yield from said(
-        documents["benchmarks/README.md"],
+        documents,
+        "benchmarks/README.md",
         r"and ([\d.]+) and ([\d.]+), ([\d.]+) and ([\d.]+) where they come from all of them",
         whole,
     )
     unpaid = {figure["name"]: figure["values"] for figure in data("drafts_unpaid.json")["figures"]}
     dispatches = [*unpaid["dispatches, with it"], unpaid["dispatches, without the block"][0]]
     yield from said(
-        documents["benchmarks/README.md"],
+        documents,
+        "benchmarks/README.md",
         r"([\d.]+) and ([\d.]+) times the CPU time that they take without the block, with (\d+) and (\d+) rounds of "
         r"drafts and ([\d.]+) and ([\d.]+) dispatches a token instead of ([\d.]+)\.",
         [*unpaid["with / without"], *unpaid["rounds with drafts"], *dispatches],

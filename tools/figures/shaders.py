@@ -38,12 +38,14 @@ def compiled_differences(documents: dict[str, str]) -> Iterator[str]:
     latest = [p for p in latest if p not in dot2]
     valu, valu2 = ([p["loops"]["loop"]["valu"] for p in some] for some in (latest, dot2))
     yield from said(
-        documents["docs/hardware.md"],
+        documents,
+        "docs/hardware.md",
         r"by the instruction for products of halves (\d+) waves, ([\d.]+) to ([\d.]+)\.",
         [min(p["waves"] for p in dot2), min(valu2), max(valu2)],
     )
     yield from said(
-        documents["docs/hardware.md"],
+        documents,
+        "docs/hardware.md",
         r"no spills, (\d+) waves or more for the matmuls \(8 but for IQ2 and IQ3\), "
         r"([\d.]+) to ([\d.]+) vector instructions per multiply-add",
         [min(p["waves"] for p in latest), min(valu), max(valu)],
@@ -74,12 +76,14 @@ def bound_differences(documents: dict[str, str]) -> Iterator[str]:
     summaries = [table for table in tables(text, "BOUND_780M.md") if table.header == bound_780m.SUMMARY]
     speed, half = ({(r[0], r[1].split()[0]): r[-1] for r in table.rows if r[2] == "0"} for table in summaries)
     yield from said(
-        documents["docs/hardware.md"],
+        documents,
+        "docs/hardware.md",
         r"With products of halves ([\d,]+) and ([\d,]+) of prefill",
         [float(half[model, "prefill"].replace(",", "")) for model in ("0.8B", "4B")],
     )
     yield from said(
-        documents["docs/hardware.md"],
+        documents,
+        "docs/hardware.md",
         r"([\d,]+) tokens/s of prefill and (\d+) of decode for the 0.8B, (\d+) and (\d+) for the\s+4B",
         [float(speed[model, phase].replace(",", "")) for model in ("0.8B", "4B") for phase in ("prefill", "step")],
     )

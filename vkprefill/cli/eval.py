@@ -138,11 +138,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(
-    source: Here | ByRay, groups: Sequence[Sequence[Task]], record: Record | None = None
+    source: Here | ByRay, groups: Sequence[Sequence[Task]], record: Record | None
 ) -> tuple[list[Outcome], KeyboardInterrupt | VkPrefillError | None]:
     """The outcomes, and what went wrong: hours of work are not to be lost. A task that is refused ends no other.
 
-    record: has those of earlier starts, and gets those of each task that is done.
+    record: has those of earlier starts, if any, and gets those of each task that is done.
     """
     outcomes: list[Outcome] = []
     refused: RequestError | None = None
@@ -205,17 +205,15 @@ def tasks_of(args: argparse.Namespace, model: Outline, haystack: Sequence[str] |
         return encode_prompt(model, prompt, template_kwargs=variables)
 
     if args.file is not None:
-        groups = [read_tasks(args.file, encode)[: args.tasks]]
-    else:
-        is_demo = model.path.resolve() == demo_path(DEMO_TARGET).resolve()
-        kinds = args.kinds or (DEMO_KINDS if is_demo else tuple(KINDS))
-        usual = "" if is_demo else INSTRUCTION
-        instruction = usual if args.instruction is None else args.instruction
-        groups = [
-            make_tasks(encode, length, kinds, args.tasks or NUM_TASKS, args.seed, instruction, haystack=haystack)
-            for length in args.lengths or LENGTHS
-        ]
-    return groups
+        return [read_tasks(args.file, encode)[: args.tasks]]
+    is_demo = model.path.resolve() == demo_path(DEMO_TARGET).resolve()
+    kinds = args.kinds or (DEMO_KINDS if is_demo else tuple(KINDS))
+    usual = "" if is_demo else INSTRUCTION
+    instruction = usual if args.instruction is None else args.instruction
+    return [
+        make_tasks(encode, length, kinds, args.tasks or NUM_TASKS, args.seed, instruction, haystack=haystack)
+        for length in args.lengths or LENGTHS
+    ]
 
 
 def check_room(args: argparse.Namespace, groups: Sequence[Sequence[Task]], max_context: int | None) -> None:

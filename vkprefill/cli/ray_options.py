@@ -41,9 +41,10 @@ def places_of(args: argparse.Namespace) -> Places | None:
         return None
     if args.devices is not None and args.device is not None:
         raise RequestError("--devices: wanted without --device, which names one of them")
-    given = args.devices if args.devices is not None else args.device
-    devices = () if given is None else tuple(given.split(","))
-    if "" in devices:
-        raise RequestError(f"--devices: found {given!r}, wanted indices or parts of names")
+    devices = () if args.device is None else (args.device,)
+    if args.devices is not None:
+        devices = tuple(args.devices.split(","))
+        if "" in devices:
+            raise RequestError(f"--devices: found {args.devices!r}, wanted indices or parts of names")
     require_ray()
     return Places(args.ray_address, args.actors, devices)

@@ -27,7 +27,7 @@ PATIENCE_S = 20  # for the answer of a cluster's head
 MOST_DEATHS = 3  # of actors by an item, before it is left alone
 
 
-class Work(Protocol):
+class ActorWork(Protocol):
     """What an actor does. It is pickled: its module is imported on the actor's machine."""
 
     def open(self, device: str | None) -> AbstractContextManager[Callable[[object], object]]:
@@ -51,7 +51,7 @@ class Deaths:
 class Worker:
     """An actor of Ray Data."""
 
-    def __init__(self, work: Work, devices: Sequence[str], in_cluster: bool, deaths: object) -> None:
+    def __init__(self, work: ActorWork, devices: Sequence[str], in_cluster: bool, deaths: object) -> None:
         self._work, self._devices, self._in_cluster, self._deaths = work, devices, in_cluster, deaths
         self._do: Callable[[object], object] | None = None
         self._held = ExitStack()
@@ -98,7 +98,7 @@ def require_ray() -> None:
 
 
 @contextmanager
-def results(places: Places, work: Work, items: Sequence[object]) -> Iterator[Iterator[object]]:
+def results(places: Places, work: ActorWork, items: Sequence[object]) -> Iterator[Iterator[object]]:
     """An iterator over the results; in place of one a RequestError, where the work had this for the item, or its actors
     died. Raises RequestError, and what else the work raises. All is given back at the end, also when the caller is
     interrupted: actors, and Ray where it was started for this.
@@ -145,7 +145,7 @@ def _knock(address: str) -> None:
             raise OSError(f"{printable(address)}: {error}") from None
 
 
-def _run(places: Places, work: Work, items: Sequence[object]) -> Iterator[object]:
+def _run(places: Places, work: ActorWork, items: Sequence[object]) -> Iterator[object]:
     import ray
 
     machines = [node for node in ray.nodes() if node["Alive"]]

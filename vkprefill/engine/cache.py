@@ -11,7 +11,6 @@ those that were kept. Both are in the same pages, each layer's slots from the fi
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -23,8 +22,6 @@ from vkprefill.engine.cache_pool import CachePool
 from vkprefill.engine.sizes import PAGE, num_pages
 from vkprefill.errors import ContextLengthError, OutOfMemoryError, RequestError
 from vkprefill.vulkan.buffer import Buffer
-
-_settings = itertools.count(1)  # of states, by callers
 
 
 @dataclass(eq=False)
@@ -47,7 +44,7 @@ class Point:
     split: int | None = None
     late_length: int = 0
     ahead: Ahead | None = None
-    states_set: int = 0
+    states_set: object | None = None
 
 
 @dataclass(eq=False)
@@ -89,9 +86,10 @@ class Cache:
 
     token_ids, positions: of every cached token, in call order; next_position: where the next token goes unless told
     otherwise; mtp_from: slot from which on the multi-token-prediction block has keys and values, the start of a page
-    (which the cache may yet have to reach); states_set: which setting of its states by a caller was the last, 0 for
-    none; split: the layer after which layers, and the block, have keys and values of the tokens at late_positions only
-    (None: all have all); ahead: a prompt that is read up to there, until it has run through the others too.
+    (which the cache may yet have to reach); states_set: an object of its own for each time that a caller set states,
+    that of the last one; split: the layer after which layers, and the block, have keys and values of the tokens at
+    late_positions only (None: all have all); ahead: a prompt that is read up to there, until it has run through the
+    others too.
     """
 
     closed = True  # until it is made
@@ -103,7 +101,8 @@ class Cache:
         pool.caches.add(self)
         self.token_ids: list[int] = []
         self.positions: list[int] = []
-        self.next_position = self.mtp_from = self.states_set = 0
+        self.next_position = self.mtp_from = 0
+        self.states_set: object | None = None
         self.split: int | None = None
         self.late_positions: list[int] = []  # where split is None, those of all
         self.ahead: Ahead | None = None
@@ -309,7 +308,7 @@ class Cache:
                 raise RequestError("state: the cache is empty; a state is set between tokens")
             self.pool.activate(self)
             self.pool.set_recurrent_state(layer, state)
-            self.states_set = next(_settings)
+            self.states_set = object()
 
     def leave_pages(self) -> None:
         """Keys and values go to the host's memory until it runs again."""

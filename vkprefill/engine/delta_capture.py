@@ -54,7 +54,7 @@ class Window:
     cache: weakref.ref[Cache]
     start: int
     before: dict[int, np.ndarray]
-    states_set: int  # see Cache
+    states_set: object | None  # see Cache
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ class Window:
         count = len(cache)
         return (
             self.cache() is cache
-            and self.states_set == cache.states_set
+            and self.states_set is cache.states_set
             and self.start <= count <= len(self.ids)
             and cache.token_ids == self.ids[:count]
             and cache.positions == self.positions[:count]

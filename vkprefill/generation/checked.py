@@ -22,7 +22,7 @@ from vkprefill.generation.dense_side import DenseSide
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart, Parts
 from vkprefill.generation.sampling import new_seed
-from vkprefill.generation.slices import Slices, Work
+from vkprefill.generation.slices import Slices, Steps
 from vkprefill.generation.steps import Timings
 from vkprefill.specprefill.plan import (
     CHECK_DIFFERS,
@@ -130,7 +130,7 @@ class CheckedAnswer:
 
     # -- the work in slices --------------------------------------------------------------------------------------------
 
-    def _work(self) -> Work:
+    def _work(self) -> Steps:
         """The dense prefill, and then the comparison of what was given out so far."""
         for _ in self._timed("dense_ms", self.dense.prefill()):
             yield

@@ -15,7 +15,7 @@ from vkprefill.engine.prompt_cache import PromptCache
 from vkprefill.engine.sizes import PAGE, num_pages
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart
-from vkprefill.generation.slices import Work
+from vkprefill.generation.slices import Steps
 from vkprefill.generation.steps import Timings
 from vkprefill.generation.tokens import dense_plan, stream_tokens
 from vkprefill.specprefill.plan import NoRoomForCheck
@@ -116,7 +116,7 @@ class DenseSide:
             pool.on_full(pages)
         return pages <= len(pool.free_pages)
 
-    def prefill(self) -> Work:
+    def prefill(self) -> Steps:
         """Runs the prompt up to what `answer` begins with."""
         prompts, source, ids = self._prompts, self._source, self._ids
         mark, other = prompts.find(ids), source.find(ids) if source else None

@@ -1,7 +1,7 @@
-"""Work of the engine in slices: some of it between the steps of other work, which has the device meanwhile.
+"""Work of the engine in steps, some of them between those of other work, which has the device meanwhile.
 
-Work is an iterator. Each of its steps makes one bounded call of the engine, and between two steps anything else may
-run on the same model. Whoever closes it leaves its caches as the last step did.
+Each step makes one bounded call of the engine, and between two anything else may run on the same model. Whoever closes
+the iterator leaves its caches as the last step did.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 
-Work = Generator[None, None, None]
+Steps = Generator[None, None, None]
 Clock = Callable[[], float]
 """Seconds that only grow."""
 
@@ -23,7 +23,7 @@ class Slices:
     has had its due.
     """
 
-    def __init__(self, work: Work, share: float, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, work: Steps, share: float, clock: Clock = time.perf_counter) -> None:
         self._work, self._clock = work, clock
         self._per_second = share / (1 - share) if share < 1 else 0.0  # of the other work
         self._due = 0.0 if share < 1 else math.inf  # seconds; below 0 after a step that took more

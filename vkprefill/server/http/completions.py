@@ -258,8 +258,11 @@ class Completion:
         return service.prompts.config.max_position_embeddings if shortens or ready is None else ready.max_context
 
     def _new_answer(self, request: AnswerRequest, prompt: Prompt, series: Series) -> ChatAnswer | CompletionAnswer:
-        common = {"logprobs": request.num_logprobs is not None, "include_usage": request.include_usage}
-        common["series"] = series
+        common = {
+            "logprobs": request.num_logprobs is not None,
+            "include_usage": request.include_usage,
+            "series": series,
+        }
         if isinstance(request, ChatRequest):
             text = AnswerText(
                 thinking=prompt.thinking,

@@ -74,10 +74,8 @@ class Metrics:
             "predicted_tokens_seconds": _speed(self._decoded, totals["tokens_predicted_seconds_total"]),
         }
 
-        def add(name: str, kind: str, help: str, values: dict[str, float]) -> None:
-            """values: by label."""
-            lines.extend([f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"])
-            lines.extend(f"{PREFIX}{name}{label} {value}" for label, value in values.items())
+        def add(name: str, kind: str, help: str, values: Mapping[str, float]) -> None:
+            lines.extend(metric_lines(name, kind, help, values))
 
         for name, help in TOTALS.items():
             add(name, "counter", help, {"": self._totals[name]})
@@ -85,21 +83,21 @@ class Metrics:
             "specprefill_requests_total",
             "counter",
             "Answers by status of speculative prefill.",
-            _labelled("status", self._specprefill),
+            labelled("status", self._specprefill),
         )
         add(
             "specprefill_checks_total",
             "counter",
             "Answers by status of their check against the dense model.",
-            _labelled("status", self._checks),
+            labelled("status", self._checks),
         )
         add(
             "specprefill_late_checks_total",
             "counter",
             "Of those that were pending, what came out while nobody asked.",
-            _labelled("status", self._late_checks),
+            labelled("status", self._late_checks),
         )
-        add("requests_total", "counter", "Completion requests by HTTP status.", _labelled("code", self._requests))
+        add("requests_total", "counter", "Completion requests by HTTP status.", labelled("code", self._requests))
         for name, help in SPEEDS.items():
             add(name, "gauge", help, {"": speeds[name]})
         for name, help in NOW.items():
@@ -110,7 +108,7 @@ class Metrics:
             "device_memory_bytes",
             "gauge",
             "Memory on the device after the last answer.",
-            _labelled("kind", self._memory),
+            labelled("kind", self._memory),
         )
         for name, (kind, help) in CACHE.items():
             add(f"prompt_cache_{name}", kind, help, {"": self._cache.get(name.removesuffix("_total"), 0)})
@@ -161,5 +159,11 @@ def _speed(tokens: float, seconds: float) -> float:
     return tokens / seconds if seconds else 0.0
 
 
-def _labelled(label: str, values: Counter | dict) -> dict[str, float]:
+def metric_lines(name: str, kind: str, help: str, values: Mapping[str, float]) -> list[str]:
+    """A metric in the text format; values: by what stands after its name."""
+    head = [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
+    return head + [f"{PREFIX}{name}{after} {value}" for after, value in values.items()]
+
+
+def labelled(label: str, values: Mapping) -> dict[str, float]:
     return {f'{{{label}="{key}"}}': value for key, value in sorted(values.items())}

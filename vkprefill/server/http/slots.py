@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from vkprefill.server.engine.client import EngineClient, Run
 from vkprefill.server.engine.jobs import Standing
-from vkprefill.server.http.metrics import PREFIX
+from vkprefill.server.http.metrics import labelled, metric_lines
 from vkprefill.server.http.model_info import params
 
 GAUGES: dict[str, tuple[str, Callable[[Standing], float]]] = {
@@ -54,24 +54,14 @@ def _slot_object(slot: int, run: Run | None, context: int | None) -> dict[str, o
 
 def slot_metrics(client: EngineClient) -> str:
     """In Prometheus' text format."""
-    lines: list[str] = []
-
-    def add(name: str, kind: str, help: str, values: dict[str, float]) -> None:
-        lines.extend([f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"])
-        lines.extend(f"{PREFIX}{name}{label} {value}" for label, value in values.items())
-
     runs = client.slots
-    add("slots", "gauge", "Requests that are answered in turns, at most.", {"": len(runs)})
-    add(
-        "turn_changes_total", "counter", "Times that the device went from one request to another.", {"": client.changes}
-    )
-    busy = {_label(slot): int(run is not None) for slot, run in enumerate(runs)}
-    add("slot_busy", "gauge", "1 where a slot has a request.", busy)
-    known = {_label(slot): run.standing for slot, run in enumerate(runs) if run is not None and run.standing}
+    changes = "Times that the device went from one request to another."
+    busy = {slot: int(run is not None) for slot, run in enumerate(runs)}
+    known = {slot: run.standing for slot, run in enumerate(runs) if run is not None and run.standing}
+    lines = metric_lines("slots", "gauge", "Requests that are answered in turns, at most.", {"": len(runs)})
+    lines += metric_lines("turn_changes_total", "counter", changes, {"": client.changes})
+    lines += metric_lines("slot_busy", "gauge", "1 where a slot has a request.", labelled("slot", busy))
     for name, (help, value) in GAUGES.items():
-        add(name, "gauge", help, {label: value(standing) for label, standing in known.items()})
+        values = {slot: value(standing) for slot, standing in known.items()}
+        lines += metric_lines(name, "gauge", help, labelled("slot", values))
     return "\n".join(lines) + "\n"
-
-
-def _label(slot: int) -> str:
-    return f'{{slot="{slot}"}}'

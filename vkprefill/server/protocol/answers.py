@@ -295,6 +295,16 @@ def _tail(done: Done) -> Json:
     return tail if done.layer_map is None else {**tail, "layer_map": done.layer_map}
 
 
+def ours_of(chat: Json) -> Json:
+    """Of an answer, or its last chunk, what answers by other protocols have of ours."""
+    return {name: chat[name] for name in ("timings", "specprefill")}
+
+
+def calls_of(message: Json) -> list[Json]:
+    """Of an answer's message, or a chunk's delta."""
+    return message.get("tool_calls", [])
+
+
 def usage(done: Done) -> Json:
     """prompt_tokens: of the whole prompt, those left out by a sparse prefill too; cached_tokens: of them, those no
     prefill was needed for."""

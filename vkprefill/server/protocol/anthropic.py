@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.engine.jobs import Done
+from vkprefill.server.protocol.answers import calls_of, ours_of
 from vkprefill.server.protocol.kinds import (
     Boolean,
     Choice,
@@ -220,8 +221,7 @@ class MessagesAnswer:
             content.append({"type": "text", "text": message["content"]})
         content += [{**_use(call), "input": json.loads(call["function"]["arguments"])} for call in calls_of(message)]
         reason = _stop_reason(done, bool(calls_of(message)))
-        more = {name: chat[name] for name in ("timings", "specprefill")}
-        return {**self._head(content), **reason, "usage": _usage(chat["usage"]), **more}
+        return {**self._head(content), **reason, "usage": _usage(chat["usage"]), **ours_of(chat)}
 
     def begin(self) -> Iterator[Json]:
         usage = {"input_tokens": self.prompt_n, "output_tokens": 0}
@@ -250,8 +250,7 @@ class MessagesAnswer:
         """last: the chunk with the usage."""
         yield from self._close()
         reason = _stop_reason(done, self._called)
-        more = {name: last[name] for name in ("timings", "specprefill")}
-        yield {"type": "message_delta", "delta": reason, "usage": _usage(last["usage"]), **more}
+        yield {"type": "message_delta", "delta": reason, "usage": _usage(last["usage"]), **ours_of(last)}
         yield {"type": "message_stop"}
 
     def _head(self, content: list[Json]) -> Json:
@@ -271,10 +270,6 @@ class MessagesAnswer:
 
     def _delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
-
-
-def calls_of(message: Json) -> list[Json]:
-    return message.get("tool_calls") or []
 
 
 def error_body(error: ApiError) -> Json:

@@ -33,7 +33,7 @@ MAX_REMEMBERED = 1000
 MAX_CHARACTERS = 2**25  # of the conversations that are remembered
 NOT_HERE = "; tools that run at the service are not here"
 CUSTOM, INPUT = "custom", "input"  # the kind of a tool that takes text, and its parameter
-CALLS = ("function_call", "custom_tool_call")
+FUNCTION_CALL, CUSTOM_CALL = CALLS = ("function_call", "custom_tool_call")
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 TEXT_PART = Record({"type": Choice(("input_text", "output_text", "text")), "text": Text()}, ("type", "text"))
 ITEM = Record(
@@ -172,7 +172,7 @@ def messages_of(given: str | list[Json]) -> list[Json]:
 def _add(message: Json, kind: str, item: Json, where: str) -> None:
     """What an item says to the assistant's message that it is a part of."""
     if kind in CALLS:
-        arguments = item.get("arguments", "{}") if kind == CALLS[0] else _with_input(_wanted(item, INPUT, where))
+        arguments = item.get("arguments", "{}") if kind == FUNCTION_CALL else _with_input(_wanted(item, INPUT, where))
         function = {"name": _wanted(item, "name", where), "arguments": arguments}
         call = {"id": item.get("call_id", ""), "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)

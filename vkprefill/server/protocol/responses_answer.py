@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.engine.jobs import Done
+from vkprefill.server.protocol.answers import calls_of, ours_of
 from vkprefill.server.protocol.kinds import Json
-from vkprefill.server.protocol.responses import CALLS, CUSTOM, INPUT, Remembered, messages_of
+from vkprefill.server.protocol.responses import CUSTOM, CUSTOM_CALL, FUNCTION_CALL, INPUT, Remembered, messages_of
 
 INPUT_OF = {  # by kind of a call: where its input stands, and how events of it begin
-    CALLS[0]: ("arguments", "function_call_arguments"),
-    CALLS[1]: (INPUT, "custom_tool_call_input"),
+    FUNCTION_CALL: ("arguments", "function_call_arguments"),
+    CUSTOM_CALL: (INPUT, "custom_tool_call_input"),
 }
 ECHOED = {
     "instructions": None,
@@ -70,7 +71,7 @@ class ResponsesAnswer:
             output.append(_filled(_item("reasoning"), reasoning))
         if message["content"]:
             output.append(_filled(_item("message"), message["content"]))
-        output += [self._call(call) for call in message.get("tool_calls") or []]
+        output += [self._call(call) for call in calls_of(message)]
         return self._ended(chat, done)
 
     def begin(self) -> Iterator[Json]:
@@ -86,7 +87,7 @@ class ResponsesAnswer:
             for kind, name in (("reasoning", "reasoning_content"), ("message", "content")):
                 if text := delta.get(name):
                     yield from self._write(kind, text)
-            for call in delta.get("tool_calls") or []:
+            for call in calls_of(delta):
                 yield from self._close()
                 yield from self._whole_call(self._call(call))
 
@@ -98,8 +99,8 @@ class ResponsesAnswer:
 
     def _ended(self, chat: Json, done: Done) -> Json:
         cut = done.finish_reason == "length"
-        more = {name: chat[name] for name in ("timings", "specprefill")}
-        self._response |= {"status": "incomplete" if cut else "completed", "usage": self._usage(chat["usage"]), **more}
+        self._response |= {"status": "incomplete" if cut else "completed", "usage": self._usage(chat["usage"])}
+        self._response |= ours_of(chat)
         if cut:
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
             if self._response["output"]:
@@ -163,8 +164,8 @@ class ResponsesAnswer:
         function = call["function"]
         item = {"id": f"fc_{secrets.token_hex(12)}", "call_id": call["id"], "status": "completed"}
         if function["name"] not in self._custom:
-            return {**item, "type": CALLS[0], **function}
-        return {**item, "type": CALLS[1], "name": function["name"], INPUT: _input_of(function["arguments"])}
+            return {**item, "type": FUNCTION_CALL, **function}
+        return {**item, "type": CUSTOM_CALL, "name": function["name"], INPUT: _input_of(function["arguments"])}
 
     def _done(self, item: Json) -> Iterator[Json]:
         self._open = None
