@@ -68,7 +68,7 @@ END
 # build_kp PYTHON VENV: kp in a virtual environment of its own.
 build_kp() {
     local python=$1 venv=$2 key
-    key=$(cat tools/install_kp.sh "$WORK/toolchain.cmake" "$WORK/bin/c++" | sha256sum)
+    key=$(echo "$python" | cat - tools/install_kp.sh "$WORK/toolchain.cmake" "$WORK/bin/c++" | sha256sum)
     if [ "$(cat "$venv/kp" 2>/dev/null)" = "$key" ]; then return; fi
     "$python" -m venv --clear "$venv"
     quiet_pip "$venv/bin/python" install 'setuptools>=77' numpy

@@ -135,8 +135,6 @@ def piped() -> list[str]:
 @pytest.mark.parametrize("line", piped())
 def test_lines_of_a_shell(line, at_work, monkeypatch):
     monkeypatch.setenv("HOME", str(at_work))
-    for folder in (".local/share/bash-completion/completions", ".config/fish/completions"):
-        (at_work / folder).mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         ["bash", "-c", f"set -eo pipefail; {line}"], capture_output=True, text=True, timeout=PATIENCE_S
     )
