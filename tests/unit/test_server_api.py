@@ -2,27 +2,14 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 
-from vkprefill import SamplingConfig, SpecDecodeConfig, SpecPrefillConfig
+from tests.unit.request_bodies import BASE, HELLO, TOOL, chat, completion
+from vkprefill import SamplingConfig
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.fields import parse_json
-from vkprefill.server.protocol.requests import Defaults, of_setting, parse_chat, parse_completion
-
-HELLO = [{"role": "user", "content": "Hello"}]
-BASE = SpecPrefillConfig(min_tokens=8192)
-DEFAULTS = Defaults(spec=BASE)
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-
-
-def chat(**fields: object):
-    return parse_chat({"messages": HELLO, **fields}, DEFAULTS)
-
-
-def completion(**fields: object):
-    return parse_completion({"prompt": "Hello", **fields}, DEFAULTS)
+from vkprefill.server.protocol.requests import Defaults, parse_chat
 
 
 def test_defaults():
@@ -95,74 +82,6 @@ def test_sampling_over_the_servers_own():
     defaults = Defaults(sampling=SamplingConfig(temperature=0.5, seed=3))
     found = parse_chat({"messages": HELLO, "temperature": 0, "top_k": 4, "seed": -1}, defaults).sampling
     assert found == SamplingConfig(temperature=0, top_k=4, seed=None)
-
-
-DRAFTS = SpecDecodeConfig("ngram", n_max=4, n_min=2, p_min=0.5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "found"),
-    [
-        ({}, DRAFTS),
-        ({"speculative.n_max": 2, "speculative.p_min": 0}, replace(DRAFTS, n_max=2, p_min=0)),
-        ({"speculative.n_max": 16.0, "speculative.n_min": 0}, replace(DRAFTS, n_max=7, n_min=0)),
-        ({"speculative.n_max": 1}, replace(DRAFTS, n_max=1, n_min=1)),
-        ({"speculative.n_min": 9}, replace(DRAFTS, n_min=4)),
-        ({"speculative.n_max": 0, "speculative.n_min": 5}, replace(DRAFTS, type="none")),
-        ({"speculative.n_max": None, "speculative": {}}, DRAFTS),
-        ({"speculative.type": "none"}, replace(DRAFTS, type="none")),
-        ({"speculative": {"n_max": 2, "p_min": 0, "type": None}}, replace(DRAFTS, n_max=2, p_min=0)),
-        ({"speculative": {"n_max": 2}, "speculative.n_max": 3}, replace(DRAFTS, n_max=3)),
-        ({"speculative": {"n_max": 2, "n_min": 1}, "speculative.n_max": 16}, replace(DRAFTS, n_max=7, n_min=1)),
-        ({"speculative.n_max": 16, "speculative.n_min": 9}, replace(DRAFTS, n_max=7, n_min=7)),
-        ({"speculative.types": "draft-mtp"}, replace(DRAFTS, type="draft-mtp")),
-        ({"speculative": {"types": "none"}, "speculative.type": "none"}, replace(DRAFTS, type="none")),
-        ({"speculative.type": "ngram,draft-mtp"}, replace(DRAFTS, type="draft-mtp,ngram")),
-    ],
-)
-def test_drafts_over_the_servers_own(fields, found):
-    """llama-server's fields; what is out of the range that can be done is brought into it, as there."""
-    defaults = Defaults(decode=DRAFTS)
-    assert parse_chat({"messages": HELLO, **fields}, defaults).decode == found
-    assert parse_completion({"prompt": "x", **fields}, defaults).decode == found
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("n_max", -1, "found -1, wanted a whole number of at least 0"),
-        ("n_max", 1.5, "found 1.5, wanted"),
-        ("n_max", "3", "found '3', wanted a whole number"),
-        ("n_min", "1", "found '1', wanted"),
-        ("p_min", 1.1, "found 1.1, wanted a number from 0 to 1"),
-        ("p_min", "half", "found 'half', wanted a number from 0 to 1"),
-        ("type", "draft", "found 'draft', wanted none or auto or draft-mtp"),
-        ("types", "draft", "found 'draft', wanted none or auto or draft-mtp"),
-        ("n_maximum", 3, r"not known, wanted one of (speculative\.)?type, (speculative\.)?n_max, "),
-        ("ngram_size_n", 3, "not known, wanted one of"),
-    ],
-)
-def test_bad_settings_of_drafts(name, value, message):
-    for fields in ({f"speculative.{name}": value}, {"speculative": {name: value}}):
-        for asked in (chat, completion):
-            with pytest.raises(ApiError, match=f"^speculative.{name}: {message}") as refused:
-                asked(**fields)
-            assert (refused.value.status, refused.value.param) == (400, f"speculative.{name}")
-    with pytest.raises(ApiError, match="^speculative: found 3, wanted an object"):
-        chat(speculative=3)
-
-
-def test_settings_of_drafts_that_contradict_each_other():
-    """Both of the request: where one is the server's, n_min is lowered."""
-    for fields in (
-        {"speculative.n_max": 2, "speculative.n_min": 7},
-        {"speculative": {"n_max": 2, "n_min": 7}},
-        {"speculative": {"n_min": 7}, "speculative.n_max": 2},
-    ):
-        with pytest.raises(ApiError, match="^speculative.n_min: found 7, wanted at most n_max, which is 2"):
-            chat(**fields)
-    with pytest.raises(ApiError, match="^speculative.types: found ngram beside type none, wanted one of them"):
-        chat(**{"speculative.type": "none", "speculative.types": "ngram"})
 
 
 def test_stop():
@@ -275,145 +194,6 @@ def test_refused_prompts(prompt):
 def test_refused_fields_of_completions(fields):
     with pytest.raises(ApiError, match="not supported"):
         completion(**fields)
-
-
-def test_speculative_prefill_of_a_request():
-    def settings(**fields: object) -> SpecPrefillConfig:
-        return chat(**fields).specprefill.settings
-
-    assert chat(specprefill=False).specprefill.enabled is False and chat(specprefill=True).specprefill.enabled
-    assert (
-        settings(specprefill={"min_tokens": 5}).min_tokens == 5
-        and settings(specprefill={"lookahead": 2}).min_tokens == 8192
-    )
-    for name in ("specprefill_keep_pct", "speculative_prefill_keep_pct"):
-        for value, share in ((0.2, 0.2), (20, 0.2), (1, 1.0), (100, 1.0)):
-            found = settings(**{name: value})
-            assert (found.keep_ratio, found.select_mode) == (share, "chunk")
-    found = chat(specprefill={"kept_ranges": [[0, 4]], "chunk_size": 8}).specprefill
-    assert found.kept_ranges == [[0, 4]] and found.settings.chunk_size == 8
-
-
-def test_settings_are_checked_without_a_draft_too():
-    body = {"messages": HELLO, "specprefill": {"lookahead": 2}}
-    assert parse_chat(body, Defaults()).specprefill.settings == SpecPrefillConfig(lookahead=2)
-    assert parse_chat({"messages": HELLO, "specprefill": True}, Defaults()).specprefill.settings is None
-    with pytest.raises(ApiError, match="lookahead"):
-        parse_chat({**body, "specprefill": {"lookahead": -2}}, Defaults())
-
-
-@pytest.mark.parametrize("spec", [None, SpecPrefillConfig(scorer="self")])
-def test_there_is_no_draft_to_score(spec):
-    body = {"messages": HELLO, "specprefill": {"scorer": "draft"}}
-    with pytest.raises(ApiError, match=r"^specprefill.scorer: found draft, but there is no draft model; wanted self"):
-        parse_chat(body, Defaults(spec=spec))
-    assert parse_chat(body, DEFAULTS).specprefill.settings.scorer == "draft"
-
-
-def test_what_is_asked_of_all_requests_holds_for_those_that_switch_it_on():
-    """Where speculative prefill is off, the server's settings are under those of a request that has some."""
-    defaults = Defaults(own_spec=SpecPrefillConfig(check="on", min_tokens=8192))
-    for asked in ({"scorer": "self", "min_tokens": 0}, {"kept_ranges": [[0, 4]], "min_tokens": 0}):
-        found = parse_chat({"messages": HELLO, "specprefill": asked}, defaults).specprefill.settings
-        assert (found.check, found.min_tokens) == ("on", 0)
-    assert parse_chat({"messages": HELLO, "specprefill_keep_pct": 20}, defaults).specprefill.settings.keep_ratio == 0.2
-
-
-@pytest.mark.parametrize(("given", "found"), [("auto", None), (None, None), (3, 3), (3.0, 3)])
-def test_the_layer_that_scores(given, found):
-    assert chat(specprefill={"scorer": "self", "score_layer": given}).specprefill.settings.score_layer == found
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        ({"score_layer": "all"}, "score_layer"),
-        ({"score_layer": 3.5}, "score_layer"),
-        ({"score_layer": [3, 7]}, "score_layer"),
-        ({"score_layer": "3,7"}, "score_layer"),
-        ({"rows": "both"}, "rows"),
-        ({"score_layers": [3], "score_depth": 0.5}, "score_depth"),
-        ({"window": 8}, "window"),
-    ],
-)
-def test_settings_are_refused_by_their_names(settings, name):
-    with pytest.raises(ApiError, match=f"^specprefill.{name}: found") as refused:
-        chat(specprefill=settings)
-    assert refused.value.param == f"specprefill.{name}"
-
-
-def test_what_the_engine_refuses_of_settings():
-    """It knows settings by their names alone."""
-    for message, param in (
-        ("score_layer: found 1, wanted one of 3", "specprefill.score_layer"),
-        ("check: no room for a second cache", "specprefill.check"),
-        ("kept_ranges: found [5, 3]", "specprefill.kept_ranges"),
-        ("scorer self: m has no full-attention layer", "specprefill.scorer"),
-        ("context: the prompt needs 9 tokens", None),
-    ):
-        found = of_setting(ApiError(400, message))
-        assert found.param == param and found.message == ("specprefill." if param else "") + message
-    assert of_setting(ApiError(503, "check: no memory")).param is None
-
-
-def prepared(messages: list) -> list:
-    return chat(messages=messages).conversation.messages
-
-
-def test_messages_as_templates_take_them():
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    found = prepared(
-        [
-            {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
-            {"role": "user", "content": "Hi", "name": "me"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "1", "content": "2"},
-            {"role": "assistant", "content": "Two.", "reasoning_content": "1 + 1"},
-        ]
-    )
-    assert found[0] == {"role": "system", "content": "Be brief."}
-    assert found[2]["content"] == "" and found[2]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
-    assert found[4]["reasoning_content"] == "1 + 1"
-
-
-@pytest.mark.parametrize("role", ["user", "tool", "system", "assistant"])
-def test_null_content_is_empty(role):
-    assert prepared([{"role": role, "content": None}, *HELLO])[0] == {"role": role, "content": ""}
-
-
-@pytest.mark.parametrize("text", ['{"a": ', "[1]", "5", "not JSON", '{"a": NaN}', '{"a": 1e999}'])
-def test_broken_arguments_in_the_history_stay_text(text):
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": text}}
-    found = prepared([*HELLO, {"role": "assistant", "tool_calls": [call]}])
-    assert found[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"arguments": text}}
-
-
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        ("hi", "messages[0]: found 'hi', wanted an object"),
-        ({"content": "x"}, "messages[0].role: missing, wanted system or developer or user"),
-        ({"role": "king", "content": "x"}, "messages[0].role: found 'king'"),
-        ({"role": "user"}, "messages[0].content: missing"),
-        ({"role": "user", "content": 5}, "messages[0].content: found 5, wanted text or a list of text parts"),
-        (
-            {"role": "user", "content": [{"type": "image_url", "text": ""}]},
-            "messages[0].content[0].type: found 'image_url', wanted text: only parts of type text",
-        ),
-        ({"role": "user", "content": ["x"]}, "messages[0].content[0]: found 'x'"),
-        ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls: found an object"),
-        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].function: missing, wanted an object"),
-        (
-            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": []}}]},
-            "messages[0].tool_calls[0].function.arguments: found a list, wanted text or an object",
-        ),
-        ({"role": "assistant", "content": "x", "reasoning_content": 1}, "messages[0].reasoning_content: found 1"),
-    ],
-)
-def test_refused_messages(message, text):
-    with pytest.raises(ApiError) as refused:
-        prepared([message])
-    assert refused.value.message.startswith(text) and text.startswith(refused.value.param)
 
 
 def test_tools():

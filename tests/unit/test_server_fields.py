@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.test_server_api import HELLO, chat, completion
+from tests.unit.request_bodies import HELLO, chat, completion
 from vkprefill.server.api_error import ApiError
 from vkprefill.server.protocol.requests import Defaults, parse_chat
 from vkprefill.server.protocol.tables import NEUTRAL, NEUTRAL_IN_CHAT
