@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Puts axe-core, which finds what keeps people from using a page, into build/axe-core/axe.min.js, for the tests. Pinned by the package's hash.
+# Puts axe-core, which finds what keeps people from using a page, into build/axe-core/axe.min.js, for the tests. Pinned
+# by the package's hash.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fetches the libraries of the chat page again: marked (Markdown) and DOMPurify (what may become a node), as they are published, pinned
-# by version and by the hash of the package. Without their source map lines, since those files are not served. `--check`: compare only.
+# Fetches the libraries of the chat page again: marked (Markdown) and DOMPurify (what may become a node), as they are
+# published, pinned by version and by the hash of the package. Without their source map lines, since those files are not
+# served. `--check`: compare only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -2,7 +2,7 @@
 // explain --html`.
 
 import { levelsOf } from "./heat_scale.js";
-import { element, visible } from "./text.js";
+import { drawn, element, tokenName, visible } from "./text.js";
 
 const MOST_BARS = 240; // of the overview
 const MOST_SPANS = 20000; // longer prompts: neighbours of one colour become one
@@ -52,19 +52,15 @@ export function overview(svg, report, heat) {
     const end = Math.min(start + size, total);
     const state = states.slice(start, end).includes("kept") ? "kept" : states[start];
     const height = 0.08 + 0.92 * (heat ? heat.slice(start, end).reduce((a, b) => Math.max(a, b), 0) : 0);
-    const bar = document.createElementNS(svg.namespaceURI, "rect");
-    const place = { x: start, y: 1 - height, width: end - start, height, class: state };
-    for (const [name, value] of Object.entries(place)) bar.setAttribute(name, value);
-    svg.append(bar);
+    svg.append(drawn("rect", { x: start, y: 1 - height, width: end - start, height, class: state }));
   }
 }
 
 function span(piece) {
   const { start, end, text, level, special, importance } = piece;
-  const name = end === start + 1 ? `token ${start}` : `tokens ${start} to ${end - 1}`;
   const value = importance === null ? "" : `, importance ${importance.toPrecision(3)}`;
   const colour = level === null || piece.state === "cached" || piece.state === "dropped before" ? "" : `h${level}`;
-  const node = element("span", { className: `${colour}${special ? " special" : ""}`, title: `${name}${value}` }, text);
+  const node = element("span", { className: `${colour}${special ? " special" : ""}`, title: `${tokenName(start, end)}${value}` }, text);
   node.dataset.start = start;
   node.dataset.count = end - start;
   return node;

@@ -1,5 +1,7 @@
 // The page's signs: lines on a grid of 24 by 24, in the colour of the text beside them.
 
+import { drawn } from "./text.js";
+
 const LINES = {
   menu: "M4 6h16M4 12h16M4 18h16",
   plus: "M12 5v14M5 12h14",
@@ -18,13 +20,8 @@ const LINES = {
 };
 
 export function icon(name) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [key, value] of Object.entries({ viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }))
-    svg.setAttribute(key, value);
-  const path = document.createElementNS(svg.namespaceURI, "path");
-  path.setAttribute("d", LINES[name]);
-  svg.append(path);
-  return svg;
+  const attributes = { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" };
+  return drawn("svg", attributes, drawn("path", { d: LINES[name] }));
 }
 
 // Puts its sign before the words of each node that names one.

@@ -3,7 +3,7 @@
 
 import { streamChat } from "./api.js";
 import { LEVELS } from "./heat_scale.js";
-import { count, element } from "./text.js";
+import { count, drawn, element, tokenName } from "./text.js";
 import { inWords, problemBox } from "./words.js";
 
 const RANGE = 1000; // the colours of a layer span a thousandth of its greatest weight upwards, on a logarithmic scale
@@ -78,29 +78,18 @@ function table({ kinds, bounds, weights }) {
 }
 
 function strip(layer, kind, bounds, weights) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const most = weights.reduce((a, b) => Math.max(a, b), 0);
   const at = bounds[weights.indexOf(most)];
   const label = `layer ${layer}, ${kind}: most of token ${at}, ${most.toPrecision(3)}`;
-  const attributes = {
-    viewBox: `0 0 ${bounds.at(-1)} 1`,
-    preserveAspectRatio: "none",
-    role: "img",
-    "aria-label": label,
-  };
-  for (const [name, value] of Object.entries(attributes)) svg.setAttribute(name, value);
+  const box = `0 0 ${bounds.at(-1)} 1`;
+  const svg = drawn("svg", { viewBox: box, preserveAspectRatio: "none", role: "img", "aria-label": label });
   weights.forEach((weight, column) => {
     const [start, end] = [bounds[column], bounds[column + 1]];
     const level = heatLevel(weight, most);
     if (!level) return;
-    const bar = document.createElementNS(svg.namespaceURI, "rect");
-    for (const [name, value] of Object.entries({ x: start, y: 0, width: end - start, height: 1, class: `h${level}` }))
-      bar.setAttribute(name, value);
-    bar.dataset.start = start;
-    const title = document.createElementNS(svg.namespaceURI, "title");
-    title.textContent = `layer ${layer}, ${end === start + 1 ? `token ${start}` : `tokens ${start} to ${end - 1}`}: ${weight.toPrecision(3)}`;
-    bar.append(title);
-    svg.append(bar);
+    const title = drawn("title", {}, `layer ${layer}, ${tokenName(start, end)}: ${weight.toPrecision(3)}`);
+    const place = { x: start, y: 0, width: end - start, height: 1 };
+    svg.append(drawn("rect", { ...place, class: `h${level}`, "data-start": start }, title));
   });
   return svg;
 }

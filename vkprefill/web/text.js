@@ -14,6 +14,14 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+// A node of an SVG picture.
+export function drawn(tag, attributes = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
 export function button(text, onClick, attributes = {}) {
   const node = element("button", { type: "button", ...attributes }, text);
   node.addEventListener("click", onClick);
@@ -43,6 +51,9 @@ export const count = (n) => n.toLocaleString("en");
 export const percent = (part, whole) => `${Math.round((100 * part) / Math.max(whole, 1))}\u00a0%`;
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+
+// What tokens from start up to, and without, end are called.
+export const tokenName = (start, end) => (end === start + 1 ? `token ${start}` : `tokens ${start} to ${end - 1}`);
 
 export function duration(ms) {
   if (ms >= 60e3) return `${Math.floor(ms / 60e3)} min ${Math.round((ms % 60e3) / 1e3)} s`;

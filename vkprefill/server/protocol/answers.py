@@ -39,12 +39,7 @@ class Series:
         prompt = sum(used["prompt_tokens"] for used in firsts)
         predicted = sum(used["completion_tokens"] for used in self._usages)
         cached = sum(used["prompt_tokens_details"]["cached_tokens"] for used in firsts)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": predicted,
-            "total_tokens": prompt + predicted,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        return _usage(prompt, cached, predicted)
 
 
 class _Answer:
@@ -308,7 +303,10 @@ def calls_of(message: Json) -> list[Json]:
 def usage(done: Done) -> Json:
     """prompt_tokens: of the whole prompt, those left out by a sparse prefill too; cached_tokens: of them, those no
     prefill was needed for."""
-    prompt, cached, predicted = done.specprefill["prompt_n"], done.specprefill["cached_n"], done.timings["predicted_n"]
+    return _usage(done.specprefill["prompt_n"], done.specprefill["cached_n"], done.timings["predicted_n"])
+
+
+def _usage(prompt: int, cached: int, predicted: int) -> Json:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": predicted,
