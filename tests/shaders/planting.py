@@ -13,6 +13,9 @@ from tools import compile_shaders
 from vkprefill.vulkan import program
 from vkprefill.vulkan.shaders import Shader, load_shader
 
+# The sum of a pair's products, as it should be and the other way round.
+LOW_FIRST, HIGH_FIRST = "fma(pa.y, pb.y, fma(pa.x, pb.x, sum))", "fma(pa.x, pb.x, fma(pa.y, pb.y, sum))"
+
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
@@ -24,6 +27,10 @@ class Mistake:
     right: str
     wrong: str
     place: int = 0
+
+
+def no_barrier(shader: str, file: str, place: int) -> Mistake:
+    return Mistake(f"barrier {place + 1} of {file} removed", file, shader, "barrier();", ";", place)
 
 
 def source_path(name: str) -> Path:
