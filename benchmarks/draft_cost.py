@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What decoding with drafts of the multi-token-prediction block costs, counted from recorded programs: bytes and
-dispatches of a round, and the time that they take on a Radeon 780M by the bounds of bound_780m.py. Nothing is measured.
+dispatches of a round, and the time that they take on a Radeon 780M by kernel_bounds.py. Nothing is measured.
 
 python -m benchmarks.draft_cost [--write]    print the tables, or write benchmarks/DRAFTS_780M.md
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from benchmarks import bound_780m as bound
+from benchmarks import kernel_bounds, phase_bounds
 from tools.amd.counts import Counts
 from tools.amd.executed import load_record
 from tools.amd.recording import Dispatch, load_recording
@@ -97,11 +97,11 @@ def work_bytes(d: Dispatch, rows: int, depth: int) -> Work:
     c = d.constants
     results = _results_bytes(d, rows)
     if d.shader.startswith("matvec_rows_"):  # rows of the head chosen one by one
-        all_rows = bound._weight_bytes(replace(d, shader=d.shader.replace("_rows_", "_")))
+        all_rows = kernel_bounds.weight_bytes(replace(d, shader=d.shader.replace("_rows_", "_")))
         return Work(weights=all_rows / d.push["N"] * d.workgroups[0], dispatches=1)
     if d.shader.startswith("matvec_"):
-        return Work(weights=bound._weight_bytes(d), results=results, dispatches=1)
-    if re.fullmatch(bound.ATTENTION, d.shader):
+        return Work(weights=kernel_bounds.weight_bytes(d), results=results, dispatches=1)
+    if re.fullmatch(kernel_bounds.ATTENTION, d.shader):
         item = 4 if d.shader.endswith("f32") else 2
         return Work(keys=2 * item * c["G"] * c["Dh"] * (depth + rows), dispatches=1)
     if d.shader.startswith("kv_store_"):
@@ -119,28 +119,28 @@ def _results_bytes(d: Dispatch, rows: int) -> float:
     """Of the logits, where those of the rows in use do not fit into L2: written by the head, read by top_k."""
     logits = next((buffer for buffer in d.buffers if buffer.label in ("logits", "draft logits")), None)
     num_bytes = rows * logits.num_bytes / logits.shape[0] if logits else 0.0
-    return num_bytes if num_bytes > bound.L2_BYTES else 0.0
+    return num_bytes if num_bytes > kernel_bounds.L2_BYTES else 0.0
 
 
 def work_seconds(d: Dispatch, tables: Tables, rows: int, depth: int) -> float:
     """The bound: the longest of what each resource needs. Memory is by the bytes above. Products, attention and delta
     rule by their compiled loops, since few numbers of rows were executed; the small kernels by what was executed.
     """
-    estimate, counts = bound.Cost(), None
+    estimate, counts = kernel_bounds.Cost(), None
     if d.shader == "delta_rows":  # a token costs what it costs the prompt's kernel; as many wait as run
         rule = tables.compiled(replace(d, shader="delta_rule"))
-        waves = bound._num_waves(d, rule, d.constants["LOCAL_SIZE"])
+        waves = kernel_bounds.num_waves(d, rule, d.constants["LOCAL_SIZE"])
         elements = d.constants["ROWS"] * d.constants["Dk"] / d.constants["LANES"]
         per_wave = rule["loops"]["loop"]["valu"] * elements * 2 * rows
-        estimate = bound.Cost(**bound.issued(waves, per_wave, rule["wave"]))
+        estimate = kernel_bounds.Cost(**kernel_bounds.issued(waves, per_wave, rule["wave"]))
     elif d.shader.startswith("matvec_rows_"):  # the few chosen rows of the head: only their bytes
         pass
-    elif d.shader.startswith("matvec_") or re.fullmatch(bound.ATTENTION, d.shader):
-        estimate = bound.cost(d, tables.compiled(d), rows, depth)
+    elif d.shader.startswith("matvec_") or re.fullmatch(kernel_bounds.ATTENTION, d.shader):
+        estimate = kernel_bounds.cost(d, tables.compiled(d), rows, depth)
     else:
         counts = tables.counts(d, rows, depth)
-    cost = bound.with_counts(estimate, counts)
-    return max(cost.issue, cost.lds, cost.cache, work_bytes(d, rows, depth).bytes / bound.MEMORY_BYTES)
+    cost = kernel_bounds.with_counts(estimate, counts)
+    return max(cost.issue, cost.lds, cost.cache, work_bytes(d, rows, depth).bytes / kernel_bounds.MEMORY_BYTES)
 
 
 class Tables:
@@ -151,7 +151,7 @@ class Tables:
     def __init__(self, shape: str) -> None:
         models = load_record()["models"]
         self._executed = Counts(row for row in models.get(shape, models["4B"]) if row["program"] == "decode")
-        self._compiled = bound.rows_of_table()[1]
+        self._compiled = phase_bounds.rows_of_table()[1]
         self.substituted: set[str] = set()
 
     def counts(self, d: Dispatch, rows: int, depth: int) -> dict[str, float] | None:
@@ -178,7 +178,7 @@ class Tables:
 
 
 def program_work(dispatches: Sequence[Dispatch], tables: Tables, rows: int, depth: int) -> Work:
-    total, known = Work(seconds=bound.num_launches(dispatches) * bound.LAUNCH_S), {}
+    total, known = Work(seconds=kernel_bounds.num_launches(dispatches) * kernel_bounds.LAUNCH_S), {}
     for d in dispatches:
         sizes = [d.push.get(name) for name in ("rows", "K", "add")]
         key = d.shader, *d.constants.items(), *sizes, d.workgroups, *(b.shape for b in d.buffers)
@@ -195,9 +195,10 @@ class DraftCosts:
         config = make_config(shape, num_nextn_layers=1)
         layer = make_config(shape).num_hidden_layers
         specs = tensor_specs(make_config(shape)) + [s for some in mtp_specs(make_config(shape), layer) for s in some]
-        types = {spec.name: tensor_type(spec, bound.MIX, config) for spec in specs}
+        types = {spec.name: tensor_type(spec, phase_bounds.MIX, config) for spec in specs}
         plain, whole = (
-            load_recording(shape, types.__getitem__, bound.KV_TYPE, set(), with_block=block) for block in (False, True)
+            load_recording(shape, types.__getitem__, phase_bounds.KV_TYPE, set(), with_block=block)
+            for block in (False, True)
         )
         self.tables, forward = Tables(shape), whole.runner.forward
 
@@ -316,7 +317,7 @@ def document(of_shapes: dict[str, DraftCosts]) -> str:
     parts = [
         "# What drafts cost on a Radeon 780M",
         "Written by `python -m benchmarks.draft_cost --write`; what the figures mean and what they leave out is in "
-        f"`README.md` here. Mix {bound.MIX}, half-precision cache, after {DEPTH:,} tokens.",
+        f"`README.md` here. Mix {phase_bounds.MIX}, half-precision cache, after {DEPTH:,} tokens.",
         "v, c and u in steps of plain decoding (a model without the block), by bytes and by the bound:",
         markdown_table(STEPS, steps),
         f"With {drafts} drafts a round of which {rate:.0%} are accepted:",

@@ -1,4 +1,4 @@
-"""What a Radeon 780M can be expected to do, by the bounds of bound_780m.py: speeds with less of what they assume, and
+"""What a Radeon 780M can be expected to do, by the bounds of phase_bounds.py: speeds with less of what they assume, and
 the time to the first token of a long prompt, dense and with speculative prefill.
 
 Part of the tables that `python -m benchmarks.bound_780m` prints; `python -m benchmarks.expected_780m` prints it alone.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from benchmarks import bound_780m as bound
+from benchmarks import kernel_bounds, phase_bounds
 from tools.amd.executed import load_record
 from tools.amd.recording import Dispatch
 from vkprefill.benchmark.record import markdown_table
@@ -28,22 +28,22 @@ class Circumstances:
     """pair: cycles of two vector instructions that are issued at once; clock in Hz; memory in bytes a second."""
 
     pair: float = 1.0
-    clock: float = bound.CLOCK
-    memory: float = bound.MEMORY_BYTES
+    clock: float = kernel_bounds.CLOCK
+    memory: float = kernel_bounds.MEMORY_BYTES
 
-    def seconds(self, estimate: bound.Estimate) -> float:
+    def seconds(self, estimate: phase_bounds.Estimate) -> float:
         """The bound of a dispatch."""
         cost, counts = estimate.cost, estimate.counts
         pairs = (
             counts["pairs"] / counts["issue"] if counts else 1.0
         )  # of what is issued; all, where nothing was counted
-        slower = bound.CLOCK / self.clock
+        slower = kernel_bounds.CLOCK / self.clock
         return replace(
             cost,
             issue=cost.issue * slower * (1 + (self.pair - 1) * pairs),
             lds=cost.lds * slower,
             cache=cost.cache * slower,
-            memory=cost.memory * bound.MEMORY_BYTES / self.memory,
+            memory=cost.memory * kernel_bounds.MEMORY_BYTES / self.memory,
         ).bound
 
 
@@ -52,12 +52,12 @@ LIKELY = [Circumstances(pair=2 / 1.6, clock=clock, memory=73e9) for clock in (2.
 
 
 class ModelBounds:
-    """Of one of bound_780m's shapes in a precision."""
+    """Of one of phase_bounds' shapes in a precision."""
 
     def __init__(self, shape: str, precision: str) -> None:
-        self.model = bound.load_shape(shape, precision)
-        self.config, self._compiled = self.model.config, bound.rows_of_table()[1]
-        self._executed = bound.executed_counts(load_record()["models"], shape)
+        self.model = phase_bounds.load_shape(shape, precision)
+        self.config, self._compiled = self.model.config, phase_bounds.rows_of_table()[1]
+        self._executed = phase_bounds.executed_counts(load_record()["models"], shape)
         device = self.model.runner.device
         device.profile = replace(device.profile, submission_flop=self._product_speed() * SUBMISSION_S)
 
@@ -78,7 +78,7 @@ class ModelBounds:
 
     def rows_seconds(self, num_keys: int, num_layers: int) -> float:
         """The softmax rows of one query: the keys of these layers, read once more."""
-        return num_layers * 2 * self.config.kv_dim * num_keys / bound.MEMORY_BYTES
+        return num_layers * 2 * self.config.kv_dim * num_keys / kernel_bounds.MEMORY_BYTES
 
     @cache  # noqa: B019 - as long as the bounds are
     def _program(self, num_tokens: int, last_layer: int | None) -> tuple[list[Dispatch], float]:
@@ -88,11 +88,11 @@ class ModelBounds:
             recorded = forward.record_rows("decode", 1).recorded
         else:
             recorded = forward.record_trunk("prefill", num_tokens, last_layer=last_layer).recorded
-        return recorded, bound.num_launches(recorded) * bound.LAUNCH_S
+        return recorded, kernel_bounds.num_launches(recorded) * kernel_bounds.LAUNCH_S
 
     def _seconds(self, program: tuple[list[Dispatch], float], num_tokens: int, depth: int, how: Circumstances) -> float:
         recorded, launches = program
-        kernels = bound.phase(recorded, self._compiled, self._executed, num_tokens, depth)
+        kernels = phase_bounds.phase(recorded, self._compiled, self._executed, num_tokens, depth)
         return launches + sum(how.seconds(e) for estimates in kernels.values() for e in estimates)
 
     def _product_speed(self) -> float:
@@ -144,7 +144,9 @@ FIRST_TOKEN = (
 
 def tables() -> str:
     """Both, each with what it says before it."""
-    models = {(shape, precision): ModelBounds(shape, precision) for shape in bound.SHAPES for precision in PRECISIONS}
+    models = {
+        (shape, precision): ModelBounds(shape, precision) for shape in phase_bounds.SHAPES for precision in PRECISIONS
+    }
     return "\n\n".join(
         [
             "### To be expected\n\nTokens a second of short prompts and of decode after none: the bound, and the same "
@@ -163,7 +165,7 @@ def speed_rows(models: dict[tuple[str, str], ModelBounds]) -> Iterable[tuple[str
     for (shape, precision), model in models.items():
         speeds = {
             f"prefill of {rows:,}": [rows / model.seconds(rows, 0, how=how) for how in ways]
-            for rows in bound.CHUNKS.get(shape, (ROWS,))
+            for rows in phase_bounds.CHUNKS.get(shape, (ROWS,))
         }
         speeds["decode"] = [1 / model.step_seconds(0, how) for how in ways]
         for phase, some in speeds.items():

@@ -1,4 +1,4 @@
-"""The arithmetic of benchmarks/bound_780m.py, by hand: seconds of single dispatches."""
+"""The arithmetic of benchmarks/kernel_bounds.py, by hand: seconds of single dispatches."""
 
 import itertools
 from types import SimpleNamespace
@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import bound_780m as bound
+from benchmarks import bound_780m
+from benchmarks import kernel_bounds as bound
+from benchmarks.phase_bounds import Estimate
 from tools.amd.recording import Dispatch
 from vkprefill.vulkan.buffer import Buffer
 
@@ -142,8 +144,8 @@ def test_differences_are_said():
     """Issue of two dispatches: 1 ms estimated, 0.75 executed; 1.5 passes for each that is needed."""
     counts = {"waves": 24, "issue": 24 * 1.0125e6, "wave": 32, "vmem_bytes": 0, "lines": 0}
     counts |= {"lds_passes": 3 * 12 * 2.7e6, "lds_least": 2 * 12 * 2.7e6}
-    estimate = bound.Estimate(bound.Cost(issue=5e-4, lds=6e-3), counts)
-    assert bound._difference_row("attention_f16", [estimate] * 2) == (
+    estimate = Estimate(bound.Cost(issue=5e-4, lds=6e-3), counts)
+    assert bound_780m._difference_row("attention_f16", [estimate] * 2) == (
         *("attention_f16", "1.00", "0.75", "-25%", "12.00", "6.00", "-50%", "-", "-", "-", "1.50"),
     )
 

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import expected_780m as expected
-from benchmarks.bound_780m import Cost, Estimate
+from benchmarks.kernel_bounds import Cost
+from benchmarks.phase_bounds import Estimate
 
 COUNTS = {"waves": 24, "wave": 32, "issue": 2700, "pairs": 1080, "lds_passes": 0, "vmem_bytes": 0, "lines": 0}
 
