@@ -1,6 +1,6 @@
 """The server under load: eight clients at once, a series of sparse prefills, requests made from its description.
 
-Short as they are by default; VKPREFILL_LOAD_S=120 and VKPREFILL_SOAK_REQUESTS=200 are worth a pause.
+Short as they are by default; VKPREFILL_LOAD_S=120 and VKPREFILL_SOAK_REQUESTS=500 are worth a pause.
 """
 
 import contextlib
@@ -109,9 +109,21 @@ def test_eight_clients(record_property):
         assert percentile(health, 0.5) < percentile(answers, 0.5) / 2, "/health does not wait for the engine"
 
 
+def long_prompt(number: int) -> str:
+    """More than is protected whole as a short message."""
+    return f"Number {number}. {DEMO[number % 2]['user'][-1600:]}"
+
+
+def short_prompt(number: int) -> str:
+    return f"Number {number}."
+
+
 @pytest.mark.exhaustive
-def test_soak():
-    """Hundreds of sparse prefills, four at a time: the status stays active, and memory is as after the first ones."""
+@pytest.mark.parametrize("prompt, status", [(long_prompt, "active"), (short_prompt, "kept_all")])
+def test_soak(prompt, status):
+    """Hundreds of requests by eight clients, of which four take turns, each with the draft: none goes another way than
+    the first ones, and memory is as after those.
+    """
     with ServerProcess(
         "-c", 4096, "--parallel", 2, "--specprefill-min-tokens", 0, "--no-specprefill-break-even"
     ) as server:
@@ -119,8 +131,7 @@ def test_soak():
         engine = server.engine()
 
         def ask(number: int) -> None:
-            text = f"Number {number}. {DEMO[number % 2]['user'][-800:]}"
-            body = {"messages": user(text), "max_tokens": 4}
+            body = {"messages": user(prompt(number)), "max_tokens": 4}
             answer = server.client.post("/v1/chat/completions", json=body).json()
             statuses[answer["specprefill"]["status"]] += 1
             device = sum(
@@ -130,14 +141,15 @@ def test_soak():
             )
             memory.append((resident_bytes(server.process.pid), resident_bytes(engine), device))
 
-        with ThreadPoolExecutor(4) as pool:
+        with ThreadPoolExecutor(NUM_CLIENTS) as pool:
             list(pool.map(ask, range(SOAK_REQUESTS)))
-        settled, last = memory[len(memory) // 5], memory[-1]
+        fifths = [memory[len(memory) * n // 5 - 1] for n in range(1, 6)]
         print(
-            f"\n{SOAK_REQUESTS} requests: {dict(statuses)}; MiB (server, engine, device) after a fifth "
-            f"{[round(n / 2**20, 1) for n in settled]}, at the end {[round(n / 2**20, 1) for n in last]}"
+            f"\n{SOAK_REQUESTS} requests: {dict(statuses)}, {server.metric('turn_changes_total'):.0f} changes of turns;"
+            f" MiB (server, engine, device) after each fifth {[[round(n / 2**20, 1) for n in one] for one in fifths]}"
         )
-        assert statuses == {"active": SOAK_REQUESTS}
+        settled, last = fifths[0], fifths[-1]
+        assert statuses == {status: SOAK_REQUESTS}
         assert last[2] <= max(device for _, _, device in memory[: len(memory) // 5])
         assert last[0] < settled[0] + 16 * 2**20 and last[1] < settled[1] + 32 * 2**20
 

@@ -12,7 +12,7 @@ from vkprefill.engine.cache import Cache
 from vkprefill.errors import OutOfMemoryError
 from vkprefill.generation.options import AnswerOptions, grammar_of
 from vkprefill.generation.sampling import Sampler
-from vkprefill.server.engine.jobs import CANCELLED, Cancel, Done, Failed, Job, Standings
+from vkprefill.server.engine.jobs import CANCELLED, Cancel, Done, Failed, Job, Piece, Standings
 from vkprefill.server.engine.slots import Slots
 from vkprefill.specprefill.plan import SparseRequest
 
@@ -52,11 +52,7 @@ def test_a_short_request_beside_a_long_prompt(load_model, serve, length):
     model = load_model("built-in", **more)
     long, short = job(1, ids(model, "Anna", length)), job(2, ids(model, "Hi", 9))
     served = serve(model, [(at_once, long), (while_read(1, 5), short)])
-    told = served.end(2).timings
-    print(
-        f"\nbeside {length} tokens: {served.slices_before_first_piece(2)} slices, {told['wait_ms']:.0f} ms waited for,"
-        f" {told['prompt_ms']:.0f} ms of its own to the first token"
-    )
+    print(f"\nbeside {length} tokens: {served.slices_before_first_piece(2)} slices, {served.first_s[2]:.2f} s in all")
     assert served.slices_before_first_piece(2) <= 2
     assert served.order()[0] == 2, "the long prompt was still read"
     for one in (long, short):
@@ -77,10 +73,10 @@ def test_a_short_request_beside_an_endless_answer(model, serve):
 
 
 def test_short_requests_do_not_starve_a_long_one(model, serve):
-    """One after another comes while it is read; its slices go on between theirs."""
+    """One after another comes while it is read, once it has had its head start; its slices go on between theirs."""
     long = job(1, ids(model, "Anna", 900))
     shorts = [job(n, ids(model, f"Hi {n}", 9), 3) for n in range(2, 12)]
-    messages = [(at_once, long), *((while_read(1, 1 + n), one) for n, one in enumerate(shorts))]
+    messages = [(at_once, long), *((while_read(1, 4 + n), one) for n, one in enumerate(shorts))]
     served = serve(model, messages)
     ends = [event.job_id for event in served.events if isinstance(event, Done)]
     assert len(ends) == 11 and served.of(1) == alone(serve, model, long)
@@ -153,8 +149,13 @@ def test_more_than_the_memory_holds(load_model, serve):
     assert (small.device.allocated.total(), len(small.runner.pool.free_pages)) == before
 
 
-@pytest.mark.parametrize("kind", ["dense", "draft", "self"])
-@pytest.mark.parametrize("slices", [1, 3, 8, 14])
+WHERE = [("dense", 3), ("draft", 1), ("draft", 8), ("self", 3), ("self", 14)]
+REST = [(kind, slices) for kind in ("dense", "draft", "self") for slices in (1, 3, 8, 14)]
+
+
+@pytest.mark.parametrize(
+    "kind, slices", [*WHERE, *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in REST if one not in WHERE)]
+)
 def test_cancelled_beside_others(model, draft, serve, kind, slices):
     """Wherever it is, the others go on, and what it had is free: the same prompt is answered again."""
     config = {"dense": None, "draft": SPARSE, "self": SELF}[kind]
@@ -202,6 +203,28 @@ def test_no_memory_for_one(model, serve, monkeypatch, number):
     served = serve(model, [(at_once, one) for one in jobs])
     assert [served.of(one.job_id) for one in jobs] == want or number == 9
     assert sum(served.of(one.job_id) == right for one, right in zip(jobs, want, strict=True)) >= 1
+
+
+def test_cancelled_while_one_waits_to_be_alone(model, serve, monkeypatch):
+    """Neither the one that waits nor one that may not begin before it has to wait for the end of the others."""
+    reserve, failed = Cache.reserve, []
+
+    def fail_once(self: Cache, num_tokens: int) -> None:
+        if num_tokens > 30 and not failed:
+            failed.append(self)
+            raise OutOfMemoryError("KV cache: no room")
+        reserve(self, num_tokens)
+
+    monkeypatch.setattr(Cache, "reserve", fail_once)
+    endless = job(1, ids(model, "Anna", 30), 40, ignore_eos=True, sampling=SAMPLED)
+    alone_later, behind = job(2, ids(model, "Boris", 90)), job(3, ids(model, "Hi", 9))
+    messages = [(at_once, endless), (after(1, 2), alone_later), (after(1, 6), behind)]
+    served = serve(model, [*messages, (after(1, 10), Cancel(3)), (after(1, 14), Cancel(2))])
+    assert failed and isinstance(served.end(1), Done)
+    for gone in (3, 2):
+        assert served.end(gone).status == CANCELLED and not served.of(gone)[0]
+        events = served.events[served.events.index(Cancel(gone)) : served.events.index(served.end(gone))]
+        assert not any(isinstance(event, Piece) for event in events), "before anything else runs"
 
 
 def test_states_go_to_the_host_where_the_device_is_full(model, serve, monkeypatch):

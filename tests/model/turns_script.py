@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from time import perf_counter
 
 import pytest
 
@@ -42,30 +43,50 @@ def last_standing(events: Events, job_id: int) -> Standing | None:
     return None
 
 
-class Script:
-    """In place of the pipe: each message comes as soon as its condition holds, or when there is nothing else to do."""
+class Clock:
+    """That turns go by: a look into the pipe takes 50 ms, whatever the machine is busy with."""
 
-    def __init__(self, messages: Sequence[tuple[Condition, Job | Cancel]]) -> None:
-        self._messages = list(messages)
+    def __init__(self) -> None:
+        self.now = perf_counter()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Script:
+    """In place of the pipe: each message comes as soon as its condition holds, or when there is nothing else to do.
+    first_s: real seconds from each job to its first piece.
+    """
+
+    def __init__(self, messages: Sequence[tuple[Condition, Job | Cancel]], clock: Clock) -> None:
+        self._messages, self._clock = list(messages), clock
         self.events: Events = []
+        self._came: dict[int, float] = {}
+        self.first_s: dict[int, float] = {}
 
     def poll(self) -> bool:
+        self._clock.now += 0.05
         return bool(self._messages) and self._messages[0][0](self.events)
 
     def recv(self) -> object:
         message = self._messages.pop(0)[1] if self._messages else Stop()
         self.events.append(message)
+        if isinstance(message, Job):
+            self._came[message.job_id] = perf_counter()
         return message
 
     def send(self, event: object) -> None:
         self.events.append(event)
+        if isinstance(event, Piece):
+            self.first_s.setdefault(event.job_id, perf_counter() - self._came[event.job_id])
 
 
 @dataclass(frozen=True)
 class Served:
-    """What an engine said to a script. events: with the messages, where they were read."""
+    """What an engine said to a script. events: with the messages, where they were read; first_s: see Script."""
 
     events: Events
+    first_s: dict[int, float]
 
     def of(self, job_id: int) -> tuple[str, list[object], str]:
         """(text, log-probabilities, how it ended) of an answer."""
@@ -103,6 +124,8 @@ def serve(monkeypatch):
     """serve(model, messages, draft=None, spec=None) -> Served: the engine in this process, a slice for each run of the
     model; slots= to keep between calls.
     """
+    clock = Clock()
+    monkeypatch.setattr("vkprefill.server.engine.turns.perf_counter", clock)
     monkeypatch.setattr("vkprefill.server.engine.turns.SLICE_S", 0.0)
     monkeypatch.setattr("vkprefill.server.engine.engine.STANDINGS_PAUSE_S", -1.0)
 
@@ -113,14 +136,14 @@ def serve(monkeypatch):
         spec: SpecPrefillConfig | None = None,
         slots: Slots | None = None,
     ) -> Served:
-        used, script = slots or Slots(model, draft, spec), Script(messages)
+        used, script = slots or Slots(model, draft, spec), Script(messages, clock)
         try:
             with pytest.raises(EOFError):
                 Engine(model, used, script).serve()
         finally:
             if slots is None:
                 used.close()
-        return Served([event for event in script.events if not isinstance(event, Alive)])
+        return Served([event for event in script.events if not isinstance(event, Alive)], script.first_s)
 
     return run
 

@@ -11,7 +11,7 @@ from vkprefill.server.engine.turns import HEAD_START_S, Turn, Turns
 def clock(monkeypatch) -> list[float]:
     """The seconds that turns see, in a list of one."""
     now = [100.0]
-    monkeypatch.setattr("vkprefill.server.engine.turns.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("vkprefill.server.engine.turns.perf_counter", lambda: now[0])
     return now
 
 
@@ -62,6 +62,17 @@ def test_one_that_begins_is_next_until_its_first_word(clock, needed):
     own = [turn.own_s for turn in (first, second)]
     since = sum(own) - 25
     assert abs(new.own_s - since / 2) < 2 * HEAD_START_S, "an equal share from then on"
+
+
+def test_one_that_begins_beside_a_prompt_that_is_read(clock):
+    """However many slices it needs within the head start, and though the other has no word said yet either."""
+    turns, reads, new = Turns(), Turn(), Turn()
+    seconds = {reads: 0.9, new: 0.2}
+    turns.begin(reads)
+    for _ in range(3):
+        run(turns, clock, seconds)
+    turns.begin(new)
+    assert [run(turns, clock, seconds) for _ in range(4)] == [new] * 4
 
 
 def test_a_long_one_that_begins_does_not_stop_the_others(clock):

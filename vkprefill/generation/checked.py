@@ -22,7 +22,7 @@ from vkprefill.generation.dense_side import DenseSide
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart, Parts
 from vkprefill.generation.sampling import new_seed
-from vkprefill.generation.slices import Slices, Steps
+from vkprefill.generation.slices import Slices
 from vkprefill.generation.steps import Timings
 from vkprefill.specprefill.plan import (
     CHECK_DIFFERS,
@@ -35,7 +35,7 @@ from vkprefill.specprefill.plan import (
     check_report,
 )
 from vkprefill.specprefill.settings import SpecPrefillConfig
-from vkprefill.work import Pause
+from vkprefill.work import Pause, Work
 
 OFF, WAIT, AUTO, REVISE, REPORT, STOP = "off", "wait", "auto", "revise", "report", "stop"  # of the settings
 ENDED_BY_CHECK = "check"  # finish_reason
@@ -78,13 +78,8 @@ class CheckedAnswer:
         on_switch: Callable[[], None],
     ) -> None:
         """sparse: the cache of the sparse answer, which is not used any more once on_switch is called."""
-        self.dense, self._sparse, self._report, self._on_switch, self._clock = (
-            dense,
-            sparse,
-            report,
-            on_switch,
-            hooks.clock,
-        )
+        self.dense, self._sparse, self._report = dense, sparse, report
+        self._on_switch, self._clock = on_switch, hooks.clock
         self._waits = options.whole or config.check == WAIT
         self._refuses = config.check == WAIT
         mismatch = config.on_mismatch
@@ -130,10 +125,9 @@ class CheckedAnswer:
 
     # -- the work in slices --------------------------------------------------------------------------------------------
 
-    def _work(self) -> Steps:
+    def _work(self) -> Work[None]:
         """The dense prefill, and then the comparison of what was given out so far."""
-        for _ in self._timed("dense_ms", self.dense.prefill()):
-            yield
+        yield from self._timed("dense_ms", self.dense.prefill())
         self._answer = self.dense.answer(self._emitted)
         for part in self._timed("verify_ms", self._answer, first="dense_ms"):
             if isinstance(part, Pause):
@@ -148,7 +142,7 @@ class CheckedAnswer:
                 return
             if self.dense.round_over():
                 self.dense.show_progress()
-                yield
+                yield Pause.SLICE
 
     def _timed(self, name: str, work: Generator, first: str | None = None) -> Generator:
         """The same, with the time that each step takes; first: the name that the first step's counts under."""

@@ -15,10 +15,10 @@ from vkprefill.engine.prompt_cache import PromptCache
 from vkprefill.engine.sizes import PAGE, num_pages
 from vkprefill.generation.options import AnswerOptions, Hooks
 from vkprefill.generation.parts import GenerationPart
-from vkprefill.generation.slices import Steps
 from vkprefill.generation.steps import Timings
 from vkprefill.generation.tokens import dense_plan, stream_tokens
 from vkprefill.specprefill.plan import NoRoomForCheck
+from vkprefill.work import Pause, Work
 
 
 class AsEmitted(Drafting):
@@ -116,7 +116,7 @@ class DenseSide:
             pool.on_full(pages)
         return pages <= len(pool.free_pages)
 
-    def prefill(self) -> Steps:
+    def prefill(self) -> Work[None]:
         """Runs the prompt up to what `answer` begins with."""
         prompts, source, ids = self._prompts, self._source, self._ids
         mark, other = prompts.find(ids), source.find(ids) if source else None
@@ -124,16 +124,16 @@ class DenseSide:
             prompts.go_back(mark)
         else:
             prompts.start_from(source, other)
-        yield
+        yield Pause.SLICE
         for place in self._places(len(self.cache)):
             while len(self.cache) < place:
                 self._run(place)
-                yield
+                yield Pause.SLICE
             prompts.note(ids[len(prompts.prompt) : place])
             prompts.mark()
         while len(ids) - len(self.cache) > self._model.runner.tokens_per_run(len(self.cache)):
             self._run(len(ids))
-            yield
+            yield Pause.SLICE
         self.prefilled = True
 
     def _run(self, end: int) -> None:

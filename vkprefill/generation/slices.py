@@ -1,16 +1,13 @@
-"""Work of the engine in steps, some of them between those of other work, which has the device meanwhile.
-
-Each step makes one bounded call of the engine, and between two anything else may run on the same model. Whoever closes
-the iterator leaves its caches as the last step did.
-"""
+"""Some of a work of the engine between the steps of another, which has the device meanwhile."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
-Steps = Generator[None, None, None]
+from vkprefill.work import Work
+
 Clock = Callable[[], float]
 """Seconds that only grow."""
 
@@ -23,7 +20,7 @@ class Slices:
     has had its due.
     """
 
-    def __init__(self, work: Steps, share: float, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, work: Work[None], share: float, clock: Clock = time.perf_counter) -> None:
         self._work, self._clock = work, clock
         self._per_second = share / (1 - share) if share < 1 else 0.0  # of the other work
         self._due = 0.0 if share < 1 else math.inf  # seconds; below 0 after a step that took more

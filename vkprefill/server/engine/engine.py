@@ -154,10 +154,10 @@ class Engine:
                 self._end_if_lost()
                 if not self._inbox.look() and not self._turns and not self._slots.idle():
                     self._inbox.wait()
-                while self._inbox.jobs and not self._turns.one_is_alone:
-                    self._begin(self._inbox.jobs.popleft())
+                while job := self._inbox.next_job(only_cancelled=self._turns.one_is_alone):
+                    self._begin(job)
                 if self._turns:
-                    self._slice(self._turns.next())
+                    self._slice(self._cancelled() or self._turns.next())
         finally:
             for work in self._work.values():
                 with suppress(VkPrefillError):
@@ -183,6 +183,10 @@ class Engine:
         self._turns.begin(answer)
         self._work[answer] = answer.work(self._slots.scorer)
         self._tell()
+
+    def _cancelled(self) -> Answer | None:
+        """One that is no longer wanted: its last slice, in which it ends, comes before all others."""
+        return next((answer for answer in self._turns if self._inbox.is_cancelled(answer.job.job_id)), None)
 
     def _slice(self, answer: Answer) -> None:
         """One slice of an answer. What goes wrong in it is its own."""
