@@ -1,42 +1,27 @@
 """vkprefill serve with the built-in models, by the official client and by hand."""
 
 import json
-import os
-import resource
-import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import vkprefill
-from tests.e2e.conftest import DEMO, PATIENCE_S, TINY
-from tests.reference.fixtures import model_path
+from tests.e2e.conftest import DEMO
+from tests.e2e.server_requests import DENSE, FILLER, LONG, ask, post, text_of, user
 
 httpx = pytest.importorskip("httpx")
 openai = pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
 
-from tests.e2e.server_process import ServerProcess, runs  # noqa: E402
+from tests.e2e.server_process import ServerProcess  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 SPARSE = {"specprefill": {"min_tokens": 0, "break_even": False, "keep_ratio": 0.3, "select_mode": "chunk"}}
-DENSE = {"specprefill": False}
-LONG = {
-    "prompt": "The",
-    "max_tokens": 400,
-    "temperature": 100,
-    "top_k": 0,
-    "seed": 1,
-    "stream": True,
-}  # noise, which hardly ever ends
-ENDLESS = model_path("tiny-b-f32")  # by the most probable token, its answer to "a" does not end for thousands of tokens
-FILLER = "The river was quiet and the bridge was old. "
 
 
 @pytest.fixture(scope="module")
@@ -48,22 +33,6 @@ def server():
 @pytest.fixture(scope="module")
 def client(server):
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-
-
-def user(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
-
-
-def ask(client, messages: list[dict[str, str]], **fields: object):
-    ours = ("specprefill", "return_progress", "cache_prompt", "speculative.n_max")
-    body = {name: fields.pop(name) for name in ours if name in fields}
-    return client.chat.completions.create(
-        model="any", messages=messages, extra_body=body, **{"max_tokens": 12, **fields}
-    )
-
-
-def text_of(answer) -> str:
-    return answer.choices[0].message.content
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -228,14 +197,6 @@ def test_errors_as_the_client_sees_them(client):
         client.models.retrieve("gpt-4")
 
 
-def post(body: bytes, headers: str = "", path: str = "/v1/chat/completions") -> bytes:
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n".encode()
-        + f"{headers or f'Content-Length: {len(body)}'}\r\n\r\n".encode()
-        + body
-    )
-
-
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
@@ -293,7 +254,7 @@ def test_start_that_fails(server, cli, tmp_path):
     assert code == 1 and "warning: no --api-key" in err
 
 
-# -- clients that leave, signals, lost engines -------------------------------------------------------------------------
+# -- clients that leave ------------------------------------------------------------------------------------------------
 
 
 def test_health_answers_while_the_engine_works(server):
@@ -339,155 +300,3 @@ def test_client_that_leaves_in_the_answer_or_the_queue(server, client):
             server.wait_for(lambda: server.metric("requests_deferred") == 0)
     server.wait_for(lambda: server.num_left() == left + 2 and server.idle())
     assert text_of(ask(client, user(DEMO[2]["user"]), **DENSE)) == DEMO[2]["answer"]
-
-
-def test_as_a_service(tmp_path, monkeypatch):
-    """Options by variables, keys in a file that changes, most tokens of an answer, and a log of JSON alone."""
-    keys = tmp_path / "keys"
-    keys.touch(mode=0o600)
-    keys.write_text("# of the test\ns3cret\n")
-    for name, value in {"CTX_SIZE": "4096", "N_PREDICT": "3", "API_KEY_FILE": str(keys), "LOG_FORMAT": "json"}.items():
-        monkeypatch.setenv(f"VKPREFILL_{name}", value)
-    with ServerProcess("--no-specprefill") as server:
-
-        def ask(key: str) -> httpx.Response:
-            headers = {"Authorization": f"Bearer {key}", "X-Request-Id": f"by-{len(key)}"}
-            body = {**LONG, "prompt": "Unspeakable", "stream": False}
-            return server.client.post("/v1/completions", json=body, headers=headers)
-
-        assert ask("wrong").status_code == 401
-        assert ask("s3cret").json()["usage"]["completion_tokens"] == 3, "-n bounds every answer"
-        keys.write_text("another\n")
-        assert (ask("s3cret").status_code, ask("another").status_code) == (401, 200)
-        assert server.stop(signal.SIGINT) == 0
-    lines = [json.loads(line) for line in server.lines if line.startswith("{")]  # drivers have lines of their own
-    assert {"no", "listening", "ready:", "--api-key-file"} <= {line["message"].split()[0] for line in lines}
-    requests = [(line["id"], line["status"], line.get("answer_tokens")) for line in lines if "id" in line]
-    assert requests == [("by-5", 401, None), ("by-6", 200, 3), ("by-6", 401, None), ("by-7", 200, 3)]
-    assert all(word not in server.stderr for word in ("s3cret", "another", "wrong", "Unspeakable"))
-
-
-def test_time_limits():
-    """Of an answer that would take minutes on any machine, and of a body that does not come."""
-    with ServerProcess("-m", ENDLESS, "-c", 65536, "--timeout", 1, "--body-timeout", 1) as server:
-        endless = {"prompt": "a", "temperature": 0, "max_tokens": -1}
-        server.client.post("/v1/completions", json=endless)  # compiles, however long that takes
-        late = server.client.post("/v1/completions", json=endless, timeout=60)
-        assert late.status_code == 504 and "not complete after 1 s" in late.json()["error"]["message"]
-        assert server.idle(), "the engine has stopped when the error is sent"
-        assert server.raw(post(b"{", "Content-Length: 100")).startswith(b"HTTP/1.1 408 ")
-
-
-def test_sigterm_lets_an_answer_end():
-    short = {**LONG, "max_tokens": 5}
-    with ServerProcess("-c", 4096, "--no-specprefill") as server, ThreadPoolExecutor(1) as pool:
-        server.client.post("/v1/completions", json=short)  # compiles: the server does not wait for ever
-        with server.engine_paused():
-            answer = pool.submit(server.client.post, "/v1/completions", json=short)
-            server.wait_for(lambda: server.metric("requests_processing") == 1)
-            server.process.send_signal(signal.SIGTERM)
-            server.wait_for(lambda: not server.listens())
-        *_, last, end = filter(None, answer.result().text.splitlines())
-        assert end == "data: [DONE]" and json.loads(last[6:])["choices"][0]["finish_reason"] == "length"
-        assert server.process.wait(PATIENCE_S) == 0
-    assert "Traceback" not in server.stderr
-
-
-def test_more_silent_connections_than_descriptors():
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
-    try:
-        server = ServerProcess("-c", 1024, "--no-specprefill")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    with server, ExitStack() as stack:
-        for number in range(230):
-            silent = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            if number % 2:
-                silent.sendall(b"GET /health HTTP/1.1\r\nHost: ")
-        for _ in range(20):
-            assert httpx.get(f"{server.url}/health", timeout=PATIENCE_S, trust_env=False).status_code == 200
-        answer = server.client.post("/v1/chat/completions", json={"messages": user(DEMO[0]["user"])}).json()
-        assert answer["choices"][0]["message"]["content"] == DEMO[0]["answer"]
-        assert server.stderr.count("\n") < 10
-
-
-def test_killed_server_takes_its_engine_along_and_starts_again():
-    first = ServerProcess("-c", 1024, "--no-specprefill")
-    engine, port = first.engine(), first.port
-    first.stop(signal.SIGKILL)
-    end = time.monotonic() + PATIENCE_S
-    while runs(engine):
-        assert time.monotonic() < end, "the engine is still there"
-        time.sleep(0.02)
-    with ServerProcess("-c", 1024, "--no-specprefill", "--port", port) as second:
-        assert second.port == port
-        answer = second.client.post("/v1/chat/completions", json={"messages": user(DEMO[0]["user"])}).json()
-        assert answer["choices"][0]["message"]["content"] == DEMO[0]["answer"]
-
-
-def test_engine_that_hangs_is_built_again():
-    with ServerProcess("-c", 1024, "--no-specprefill", "--engine-timeout", 20) as server:
-        body = {"messages": user(DEMO[0]["user"]), "stream": True}
-        assert server.client.post("/v1/chat/completions", json=body).status_code == 200
-        with ThreadPoolExecutor(1) as pool, server.engine_paused():
-            waiting = pool.submit(server.client.post, "/v1/chat/completions", json=body)
-            server.wait_for(lambda: server.client.get("/health").json()["status"] == "device lost")
-        *_, last, end = filter(None, waiting.result().text.splitlines())
-        assert end == "data: [DONE]" and "no sign of life for 20 s" in json.loads(last[6:])["error"]["message"]
-        server.wait_until_ready()
-        answer = server.client.post("/v1/chat/completions", json={**body, "stream": False}).json()
-        assert answer["choices"][0]["message"]["content"] == DEMO[0]["answer"]
-
-
-def test_lost_engine_is_built_again_once():
-    with ServerProcess("-c", 1024, "--no-specprefill") as server, ThreadPoolExecutor(1) as pool:
-        hello = {"messages": user("Hello"), "max_tokens": 1}
-        assert server.client.post("/v1/chat/completions", json=hello).status_code == 200
-        with server.engine_paused():
-            waiting = pool.submit(server.client.post, "/v1/chat/completions", json=hello)
-            server.wait_for(lambda: server.metric("requests_processing") == 1)
-            os.kill(server.engine(), signal.SIGKILL)
-        answer, health = waiting.result(), server.client.get("/health")
-        assert answer.status_code == 500 and "ended unexpectedly" in answer.json()["error"]["message"]
-        assert health.status_code == 503 and health.json()["status"] == "device lost"
-        server.wait_until_ready()
-        os.kill(server.engine(), signal.SIGKILL)
-        assert server.process.wait(PATIENCE_S) == 3
-        server.stop()
-        assert server.stderr.rstrip().endswith("Error: the engine's process ended unexpectedly")
-
-
-# -- drafts ------------------------------------------------------------------------------------------------------------
-
-
-def test_drafts_change_no_answer(gpu):
-    """Whole and streamed, with log-probabilities, and with none for one request; counted in all places."""
-    with ServerProcess("-c", 4096, "--no-specprefill", "--spec-type", "ngram", "--no-spec-draft-adaptive") as server:
-        client, messages = (
-            openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0),
-            user(DEMO[2]["user"]),
-        )
-        fields = {"logprobs": True, "top_logprobs": 2, "cache_prompt": False}
-        plain = ask(client, messages, **fields, **{"speculative.n_max": 0})
-        whole = ask(client, messages, **fields)
-        *_, last = chunks = list(ask(client, messages, stream=True, **fields))
-        assert (
-            text_of(plain) == text_of(whole) == "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-        )
-        assert plain.choices[0].logprobs == whole.choices[0].logprobs
-        counts = [(one.timings["draft_n"], one.timings["draft_n_accepted"]) for one in (plain, whole, last)]
-        assert counts[0] == (0, 0) and 0 < counts[1][1] <= counts[1][0] and counts[2][1] > 0
-        text = server.client.get("/metrics").text
-        for name, index in (("draft_tokens_total", 0), ("draft_tokens_accepted_total", 1)):
-            assert f"\nvkprefill:{name} {sum(one[index] for one in counts)}\n" in text
-
-
-def test_drafts_that_the_file_cannot_make(gpu):
-    with ServerProcess("-m", TINY, "-c", 1024, "--no-specprefill", "--spec-type", "draft-mtp", wait=False) as server:
-        assert server.process.wait(PATIENCE_S) == 1
-        assert (
-            "Error: drafts of type draft-mtp: tiny-a-f32.gguf was loaded without a multi-token-prediction block; wanted"
-            in server.stderr
-        )
-        assert "Traceback" not in server.stderr
