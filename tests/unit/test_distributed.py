@@ -2,7 +2,10 @@
 
 import argparse
 import pickle
+import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -15,26 +18,67 @@ from vkprefill.distributed.places import Places, device_of
 
 
 @pytest.mark.parametrize(
-    ("actors", "num_gpus", "num_machines", "wanted"),
+    ("actors", "num_items", "num_gpus", "num_machines", "wanted"),
     [
-        (None, 1, 1, (1, 1.0)),
-        (None, 4, 2, (4, 1.0)),
-        (2, 1, 1, (2, 0.5)),
-        (3, 2, 1, (3, 0.5)),
-        (1, 4, 1, (1, 1.0)),
-        (None, 0, 3, (3, 0.0)),
-        (2, 0, 3, (2, 0.0)),
+        (None, 9, 1, 1, (1, 1.0)),
+        (None, 9, 4, 2, (4, 1.0)),
+        (2, 9, 1, 1, (2, 0.5)),
+        (3, 9, 2, 1, (3, 0.5)),
+        (1, 9, 4, 1, (1, 1.0)),
+        (None, 9, 0, 3, (3, 0.0)),
+        (2, 9, 0, 3, (2, 0.0)),
+        (None, 2, 4, 2, (2, 1.0)),
+        (4, 2, 2, 1, (2, 1.0)),
+        (1_000_000, 3, 1, 1, (3, 1 / 3)),
     ],
 )
-def test_shares_of_devices(actors, num_gpus, num_machines, wanted):
-    assert Places("auto", actors).shares(num_gpus, num_machines) == wanted
+def test_shares_of_devices(actors, num_items, num_gpus, num_machines, wanted):
+    assert Places("auto", actors).shares(num_items, num_gpus, num_machines) == wanted
 
 
 def test_places_that_cannot_be():
     with pytest.raises(RequestError, match="actors: found 0, wanted at least 1"):
         Places(actors=0)
     with pytest.raises(RequestError, match="the cluster has no GPUs to tell them apart"):
-        Places("auto", devices=("0", "1")).shares(0, 2)
+        Places("auto", devices=("0", "1")).shares(9, 0, 2)
+
+
+@pytest.mark.parametrize("address", ["", "local", "head", "head:", "ray://head:1", "http://head:1", "a b:1", "a\nb:1"])
+def test_addresses_that_are_none(address):
+    with pytest.raises(RequestError, match="^--ray-address: found '.*', wanted HOST:PORT or auto$"):
+        Places(address)
+    for good in ("auto", "head:6379", "[::1]:6379", "10.0.0.1:1"):
+        assert Places(good).address == good
+
+
+@pytest.mark.parametrize(
+    ("says", "wanted"),
+    [
+        (bytes.fromhex("000018040000000000"), None),
+        (b"HTTP/1.1 400 Bad Request", "no head of a Ray cluster"),
+        (b"", "no head of a Ray cluster"),
+        (None, "timed out"),
+    ],
+)
+def test_who_listens_at_an_address(says, wanted, monkeypatch):
+    """None: nothing, as a server of pages that waits for a request."""
+    monkeypatch.setattr(pool, "PATIENCE_S", 0.2 if says is None else 60)
+
+    def answer(server: socket.socket) -> None:
+        with server.accept()[0] as link:
+            if says is not None:
+                link.sendall(says)
+            else:
+                link.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+        answered = threads.submit(answer, server)
+        with nullcontext() if wanted is None else pytest.raises(OSError, match=wanted):
+            pool._knock(f"127.0.0.1:{server.getsockname()[1]}")
+        answered.result()
+        address = server.getsockname()
+    with pytest.raises(OSError, match=f"127.0.0.1:{address[1]}: .*refused"):
+        pool._knock(f"127.0.0.1:{address[1]}")
 
 
 def test_device_of_an_actor(monkeypatch):

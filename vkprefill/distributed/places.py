@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vkprefill.display import quoted
 from vkprefill.errors import RequestError
 from vkprefill.vulkan.probe import probe
 
@@ -25,12 +27,14 @@ class Places:
     def __post_init__(self) -> None:
         if self.actors is not None and self.actors < 1:
             raise RequestError(f"actors: found {self.actors}, wanted at least 1")
+        if self.address not in (None, "auto") and not re.fullmatch(r"[^/\s]+:\d+", self.address):
+            raise RequestError(f"--ray-address: found {quoted(self.address)}, wanted HOST:PORT or auto")
 
-    def shares(self, num_gpus: int, num_machines: int) -> tuple[int, float]:
-        """(actors, what each takes of a GPU of Ray's, 0 in a cluster that was told of none)."""
+    def shares(self, num_items: int, num_gpus: int, num_machines: int) -> tuple[int, float]:
+        """(actors, not more than items; what each takes of a GPU of Ray's, 0 in a cluster that was told of none)."""
         if num_gpus == 0 and len(self.devices) > 1:
             raise RequestError("devices: the cluster has no GPUs to tell them apart; start Ray with --num-gpus")
-        actors = self.actors or num_gpus or num_machines
+        actors = min(self.actors or num_gpus or num_machines, num_items)
         return actors, 1 / math.ceil(actors / num_gpus) if num_gpus else 0.0
 
 

@@ -7,14 +7,17 @@ Results come to this process alone, so that whoever writes them needs no more ca
 from __future__ import annotations
 
 import logging
+import os
 import pickle
-import re
+import shutil
 import socket
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
+from tempfile import mkdtemp
 from typing import Protocol
 
 from vkprefill.display import one_line, printable
@@ -23,7 +26,8 @@ from vkprefill.errors import RequestError, VkPrefillError
 
 PIECE_BYTES = 1 << 26  # of a result at a time: Ray Data's blocks are best small
 MOST_BLOCKS = 10_000  # of items: each costs the scheduler something
-PATIENCE_S = 20  # for the answer of a cluster's head
+PATIENCE_S = 20  # for the answer of a cluster's head, or the end of what Ray started here
+FRAME_HEADER, SETTINGS = 9, b"\x04"  # of HTTP/2, in bytes; its fourth
 MOST_DEATHS = 3  # of actors by an item, before it is left alone
 
 
@@ -111,9 +115,12 @@ def results(places: Places, work: ActorWork, items: Sequence[object]) -> Iterato
     from ray.exceptions import RayError
 
     try:
-        with redirect_stdout(sys.stderr):  # where Ray tells of workers that died
+        with (
+            redirect_stdout(sys.stderr),  # where Ray tells of workers that died
+            _folder() as folder,
+        ):
             try:
-                _start(places)
+                _start(places, folder)
                 yield _run(places, work, items)
             finally:
                 ray.shutdown()
@@ -121,35 +128,59 @@ def results(places: Places, work: ActorWork, items: Sequence[object]) -> Iterato
         raise RequestError(f"Ray: {one_line(str(error).strip().splitlines()[-1])}") from None
 
 
-def _start(places: Places) -> None:
+@contextmanager
+def _folder() -> Iterator[str]:
+    """A temporary one that is gone at the end: Ray's processes may write to it a moment longer than Ray's shutdown."""
+    try:
+        folder = mkdtemp(prefix="ray-")
+    except OSError as error:
+        raise RequestError(f"Ray: found no place for temporary files: {error.strerror}") from None
+    try:
+        yield folder
+    finally:
+        end = time.monotonic() + PATIENCE_S
+        while os.path.exists(folder) and time.monotonic() < end:
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.1)
+
+
+def _start(places: Places, folder: str) -> None:
+    """folder: for logs, sockets and what does not fit into memory, where Ray is started here."""
     import ray
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     quiet = {"log_to_driver": False, "logging_level": "error"}
     try:
         if places.address is None:
-            ray.init("local", num_gpus=max(1, len(places.devices)), include_dashboard=False, **quiet)
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else its makers are told of each start
+            num_gpus = max(1, len(places.devices))
+            ray.init("local", num_gpus=num_gpus, include_dashboard=False, _temp_dir=folder, **quiet)
         else:
-            _knock(places.address)
+            if places.address != "auto":
+                _knock(places.address)
             ray.init(places.address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RequestError(f"Ray: {one_line(str(error).strip().splitlines()[0])}") from None
 
 
 def _knock(address: str) -> None:
-    """OSError where nobody listens at HOST:PORT, which Ray would try for minutes."""
-    if found := re.fullmatch(r"([^/]+):(\d+)", address):
-        try:
-            socket.create_connection((found[1].strip("[]"), int(found[2])), PATIENCE_S).close()
-        except (OSError, OverflowError) as error:
-            raise OSError(f"{printable(address)}: {error}") from None
+    """OSError where no head listens at HOST:PORT, which Ray would try for minutes. One begins with a frame of type
+    SETTINGS (RFC 9113, 3.4), unless it wants TLS first.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S) as link:
+            if os.environ.get("RAY_USE_TLS", "0") == "0" and link.recv(FRAME_HEADER)[3:4] != SETTINGS:
+                raise OSError("who listens there is no head of a Ray cluster")
+    except (OSError, OverflowError) as error:
+        raise OSError(f"{printable(address)}: {error}") from None
 
 
 def _run(places: Places, work: ActorWork, items: Sequence[object]) -> Iterator[object]:
     import ray
 
     machines = [node for node in ray.nodes() if node["Alive"]]
-    actors, share = places.shares(int(ray.cluster_resources().get("GPU", 0)), len(machines))
+    actors, share = places.shares(len(items), int(ray.cluster_resources().get("GPU", 0)), len(machines))
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.execution_options.preserve_order = True
@@ -159,7 +190,7 @@ def _run(places: Places, work: ActorWork, items: Sequence[object]) -> Iterator[o
         Worker,
         fn_constructor_args=(work, places.devices, places.address is not None, deaths),
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=min(actors, len(rows))),
+        compute=ray.data.ActorPoolStrategy(size=actors),
         num_gpus=share,
         num_cpus=0 if share else 1,
     )

@@ -4,9 +4,12 @@ import json
 import os
 import signal
 import subprocess
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -99,20 +102,38 @@ def test_a_prompt_that_actors_die_of_is_left_out(prompts, whole, tmp_path, monke
     assert main(command) == 1 and "9 of 9 prompts are there" in capfd.readouterr().err
 
 
-def test_ctrl_c_and_a_second_start(prompts, whole, tmp_path):
-    """Interrupted after a shard: no process is left, and what is there is gone on with, here without Ray."""
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Of a short name: the system has a bound for the paths of Ray's sockets."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_ctrl_c_and_a_second_start(prompts, whole, tmp_path, temporary):
+    """Interrupted after a shard: no process is left, nor any temporary file; what is there is gone on with, here
+    without Ray.
+    """
     folder = tmp_path / "out"
     command = [*COMMAND, "record", str(prompts), *ARGUMENTS, "-o", str(folder)]
     process = subprocess.Popen(
-        [*command, "--ray"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        [*command, "--ray"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     while not (folder / MANIFEST).exists():
         assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 130 and b"Traceback" not in err, err.decode()
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+    with suppress(ProcessLookupError):
+        while True:  # until the last of them is gone, which others wait for
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
+    assert [*temporary.iterdir()] == []
     assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=600).returncode == 0
     assert files(folder) == files(whole)
 
