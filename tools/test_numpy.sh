@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 TESTS=(tests/unit tests/model/test_equivalence.py tests/model/test_capture.py tests/model/test_cache.py
-    tests/model/test_scorer.py tests/model/test_specprefill*.py tests/shaders/test_program.py tests/shaders/test_matmul.py)
+    tests/model/test_scorer*.py tests/model/test_specprefill*.py tests/shaders/test_program.py
+    tests/shaders/test_matmul.py)
 
 say() { printf 'test_numpy: %s\n' "$*"; }
 major() { "$1" -c 'import numpy; print(numpy.__version__.split(".")[0])'; }

@@ -18,6 +18,10 @@ from vkprefill import SpecPrefill
 from vkprefill.engine.model import Model
 from vkprefill.vulkan.probe import choose
 
+pytest.register_assert_rewrite("tests.model.scoring")
+
+from tests.model.scoring import eight_layers, scorer_of  # noqa: E402, F401
+
 BUILT_IN = Path(vkprefill.__file__).parent / "data" / "target.gguf"
 
 
@@ -56,6 +60,13 @@ def load_model() -> Iterator[Callable[..., Model]]:
     """Of those that go when a file's tests are over: with all of a session's the process would hold gigabytes."""
     with loader() as load:
         yield load
+
+
+@pytest.fixture(scope="module")
+def draft() -> Iterator[Model]:
+    """The built-in one."""
+    with vkprefill.load(BUILT_IN.with_name("draft.gguf"), max_context=4096) as model:
+        yield model
 
 
 @pytest.fixture(scope="session")

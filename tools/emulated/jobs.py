@@ -53,6 +53,8 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_rows_cut_off.py": HOST,
     "tests/model/test_score_depth.py": HOST,
     "tests/model/test_scorer.py": HOST,
+    "tests/model/test_scorer_failures.py": HOST,
+    "tests/model/test_scorer_memory.py": HOST,
     "tests/model/test_self_layers.py": HOST,
     "tests/model/test_self_scoring.py": HOST,
     "tests/model/test_server_slots.py": HOST,
