@@ -32,6 +32,7 @@ from vkprefill.cli.eval_options import (
     check_options,
 )
 from vkprefill.cli.eval_work import ByRay, Here, Plan, identity
+from vkprefill.cli.interrupt import INTERRUPTED
 from vkprefill.cli.output_file import OutputFile
 from vkprefill.cli.ray_options import add_ray_options, places_of
 from vkprefill.cli.specprefill_options import refuse_checks
@@ -134,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
             write(outcomes, about, files, json_on_stdout=args.json == "-")
     if stopped is not None and not interrupted:
         raise stopped
-    return 130 if interrupted else 0
+    return INTERRUPTED if interrupted else 0
 
 
 def measure(
