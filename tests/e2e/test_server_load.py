@@ -127,10 +127,10 @@ def test_soak(prompt, status):
     with ServerProcess(
         "-c", 4096, "--parallel", 2, "--specprefill-min-tokens", 0, "--no-specprefill-break-even"
     ) as server:
-        statuses, memory = Counter(), []
-        engine = server.engine()
+        statuses, engine = Counter(), server.engine()
 
-        def ask(number: int) -> None:
+        def ask(number: int) -> tuple[int, int, float]:
+            """Bytes afterwards: of the server, the engine, the device."""
             body = {"messages": user(prompt(number)), "max_tokens": 4}
             answer = server.client.post("/v1/chat/completions", json=body).json()
             statuses[answer["specprefill"]["status"]] += 1
@@ -139,18 +139,22 @@ def test_soak(prompt, status):
                 for line in server.client.get("/metrics").text.splitlines()
                 if line.startswith("vkprefill:device_memory_bytes{")
             )
-            memory.append((resident_bytes(server.process.pid), resident_bytes(engine), device))
+            return resident_bytes(server.process.pid), resident_bytes(engine), device
 
-        with ThreadPoolExecutor(NUM_CLIENTS) as pool:
-            list(pool.map(ask, range(SOAK_REQUESTS)))
-        fifths = [memory[len(memory) * n // 5 - 1] for n in range(1, 6)]
+        def soak(numbers: range) -> tuple[int, int, float]:
+            with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+                list(pool.map(ask, numbers))
+            return ask(-numbers.stop)  # alone: no state of another one waits
+
+        fifth = SOAK_REQUESTS // 5
+        fifths = [soak(range(n, n + fifth)) for n in range(0, 5 * fifth, fifth)]
         print(
             f"\n{SOAK_REQUESTS} requests: {dict(statuses)}, {server.metric('turn_changes_total'):.0f} changes of turns;"
             f" MiB (server, engine, device) after each fifth {[[round(n / 2**20, 1) for n in one] for one in fifths]}"
         )
         settled, last = fifths[0], fifths[-1]
-        assert statuses == {status: SOAK_REQUESTS}
-        assert last[2] <= max(device for _, _, device in memory[: len(memory) // 5])
+        assert statuses == {status: 5 * fifth + 5}
+        assert last[2] <= settled[2]
         assert last[0] < settled[0] + 16 * 2**20 and last[1] < settled[1] + 32 * 2**20
 
 
