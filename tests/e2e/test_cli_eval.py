@@ -69,6 +69,7 @@ def test_json_and_report(evaluate, tmp_path):
     } <= set(dense)
     assert found["outcomes"][1]["ttft_ms"] > found["outcomes"][1]["score_ms"] > 0
     assert "dense-state" in done.err, "the table makes way"
+    assert "not used" not in done.err and "measuring" not in done.err, "nothing of guards, which were not asked for"
     assert "| 200 | 30 % | draft |" in report.read_text() and found["device"] in report.read_text()
 
 

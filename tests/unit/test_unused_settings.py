@@ -116,6 +116,7 @@ def test_variants_of_an_evaluation():
     base = Variant("", SpecPrefillConfig(), False)
     layer, window = read_variant("score_layer=3", base), read_variant("window=64", base)
     assert [use.scorer for use in uses_of(["dense", "draft", "self"], [base, layer, window])] == ["draft", "self"]
+    assert not any(use.guarded for methods in (["dense"], ["draft", "self"]) for use in uses_of(methods, [base]))
     for methods, variant in ((["draft"], layer), (["dense"], layer), (["dense", "self"], window)):
         with pytest.raises(RequestError, match=f"^--variant {variant.label}: .* has no part, "):
             uses_of(methods, [base, variant])

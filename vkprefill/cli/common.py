@@ -246,6 +246,8 @@ def open_pair(
         with open_model(args) as model:
             yield model, None, None
         return
+    if uses and not any(use.guarded for use in uses):
+        spec = spec.having({"break_even": False})  # no guards, so no speeds to measure
     wanted = args.ctx_size or (None if prompt_bytes is None else prompt_bytes + TEMPLATE_TOKENS)
     loading = {"kv_type": kv_type(args), "prefill_chunk": args.batch_size, "precision": args.precision}
     if path is None:

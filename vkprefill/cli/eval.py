@@ -87,7 +87,6 @@ def run(args: argparse.Namespace) -> int:
     places = places_of(args)
     if args.plot:
         require_matplotlib()
-    args.specprefill_break_even = False  # no guards, so no speeds to measure
     plan = Plan.of(args)
     if args.ctx_size is None and args.file is None:
         caches = 2 + ({CHECKED, DENSE_STATE} <= {*plan.methods})  # of a prompt, at a time

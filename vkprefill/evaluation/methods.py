@@ -108,7 +108,8 @@ def uses_of(methods: Sequence[str], variants: Sequence[Variant]) -> list[Use]:
     """What the settings of variants are used for. RequestError for a variant with one that no method has a part for."""
     pruning = [method for method in methods if method != DENSE]
     scorers = {SELF if one.by_own_layer(method) else DRAFT for one in variants for method in pruning}
-    uses = [Use(scorer, guarded=False) for scorer in sorted(scorers)] or [Use(None, f"method {DENSE} runs every token")]
+    dense = Use(None, f"method {DENSE} runs every token", guarded=False)
+    uses = [Use(scorer, guarded=False) for scorer in sorted(scorers)] or [dense]
     for variant in variants[1:]:
         for name, why in unused_by_all(variant.config, uses).items():
             if name not in BUDGET:
