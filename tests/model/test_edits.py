@@ -135,7 +135,6 @@ def test_edits_of_nothing_are_nothing(one, prompt):  # noqa: F811
         Edit(("q", 3), add=np.zeros((4, 64)), positions=[3]),
         Edit(("mlp_out", 2), call=lambda rows, positions: None),
         Edit(("q", 1), call=lambda rows, positions: rows),
-        Edit(("v", 1), set=np.ones((1, 4, 64)), positions=[400]),
     ]
     edited = model.record(prompt[:40], names, steps="both", max_tokens=2, tokens="all", edits=nothing)
     for name in plain:
@@ -157,14 +156,21 @@ def test_a_function_at_a_point(one, prompt):  # noqa: F811
         return np.where((tokens >= 10)[:, None, None], turned, found)
 
     name = "blocks.1.linear_attn.hook_q"
-    edit = Edit(name, call=turn, positions=list(range(10, 60)))
+    edit = Edit(name, call=turn, positions=list(range(10, PROMPT + DECODED)))
     changed_both(one, prompt, [edit], {name: change})
     assert seen == list(range(10, PROMPT + DECODED))
 
 
+@pytest.mark.filterwarnings("error")
 def test_what_a_function_may_not_return(one, prompt):  # noqa: F811
     before = one.device.allocated.total(), len(one.runner.pool.free_pages)
-    for wrong, message in ((np.zeros(3), r"returned float64 of shape \[3\]"), ("text", "returned <U4")):
+    huge = np.full((9, 256), 1e200)
+    for wrong, message in (
+        (np.zeros(3), r"returned float64 of shape \[3\]"),
+        ("text", "returned <U4"),
+        ([[1], [1, 2]], "returned object of shape"),
+        (huge, "returned numbers that are not all finite float32"),
+    ):
         with pytest.raises(RequestError, match=message):
             one.record(prompt[:9], "embed", edits=[Edit("hook_embed", call=lambda *_, wrong=wrong: wrong)])
     with pytest.raises(ZeroDivisionError):
@@ -255,6 +261,7 @@ def test_a_prompt_cache_never_sees_an_edit(one, prompt):  # noqa: F811
         alone.close()
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -276,6 +283,19 @@ def test_a_prompt_cache_never_sees_an_edit(one, prompt):  # noqa: F811
         (lambda: Edit("embed", add=1, positions=1.5), "positions: found 1.5"),
         (lambda: Edit("embed", add=np.ones((2, 256)), positions=[0, 1, 2]), "2 rows, wanted 1 or 3"),
         (lambda: "embed", "edits: found str, wanted vkprefill.Edit"),
+        (lambda: Edit(("q", 3), set=np.ones((2, 64)), heads=[1, 1]), r"heads: found \[1, 1\], .* 0 to 3, each once"),
+        (lambda: Edit("embed", add=1e60), "wanted finite numbers of float32"),
+        (lambda: Edit("embed", add=[10**400]), "wanted finite numbers of float32"),
+        (lambda: Edit("embed", add=1j), "wanted finite numbers of float32"),
+        (
+            lambda: Edit("embed", add=1, positions=3),
+            "positions: found token 3, wanted 0 to 2: the prompt has 3",
+        ),
+        (lambda: Edit("embed", add=1, positions=[0, 99]), "positions: found token 99, wanted 0 to 2"),
+        (lambda: Edit("embed", add=1, positions=slice(5, 9)), r"positions: found slice\(5, 9, None\), wanted tokens"),
+        (lambda: Edit("embed", add=1, positions=slice(0, 3, 0)), r"positions: found slice\(0, 3, 0\), wanted tokens"),
+        (lambda: Edit("embed", add=np.ones((4, 256))), "add: found token 3, wanted 0 to 2"),
+        (lambda: Edit("embed", add=1, steps="decode"), "steps: found 'decode' with max_tokens 0"),
     ],
 )
 def test_bad_edits_are_one_line(one, edit, message):  # noqa: F811

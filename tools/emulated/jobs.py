@@ -46,6 +46,7 @@ LEFT_OUT: dict[str, str] = {
     "tests/model/test_prompt_store.py": HOST,
     "tests/model/test_pruned_states.py": HOST,
     "tests/model/test_edits.py": HOST,
+    "tests/model/test_edits_of_heads.py": HOST,
     "tests/model/test_record.py": HOST,
     "tests/model/test_record_prompts.py": HOST,
     "tests/model/test_steering.py": HOST,

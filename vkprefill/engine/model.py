@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from numbers import Integral
@@ -226,7 +226,7 @@ class Model(Outline):
         tokens: str | slice = "last",
         steps: str = "prefill",
         max_tokens: int = 0,
-        edits: Sequence[Edit] = (),
+        edits: Edit | Iterable[Edit] = (),
         positions: Sequence[int] | None = None,
         progress: PrefillProgress | None = None,
     ) -> ActivationCache:

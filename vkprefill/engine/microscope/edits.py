@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vkprefill.display import quoted
 from vkprefill.engine.kernels.points import ADD, KEEP, SCALE, SET
-from vkprefill.engine.microscope.names import KEYS, LOGITS, Name, Shapes, full_name
+from vkprefill.engine.microscope.names import KEYS, LOGITS, SCALED, Name, Shapes, full_name, local_name
 from vkprefill.errors import RequestError
 
 OPERATIONS = {"add": ADD, "scale": SCALE, "set": SET, "zero": SET, "call": SET}
@@ -28,7 +29,8 @@ class Edit:
     by; zero: True, or channels (the last axis) that become 0; call(rows [n, ...], positions [n]): a function that
     changes float32 rows or returns new ones, for which the device waits: exact, and slow.
     positions: tokens, counted from the beginning of the prompt, those that are generated go on counting; negative from
-    its end; None: all. heads: of a point that has them; None: all. steps: "prefill", "decode" or "both".
+    its end; None: all. heads: of a point that has them, in the order of the numbers; a function gets their rows alone
+    ([n, len(heads), ...]); None: all. steps: "prefill", "decode" or "both".
     """
 
     name: Name
@@ -61,14 +63,16 @@ class Edit:
 
 @dataclass(frozen=True, eq=False)
 class PlacedEdit:
-    """An edit of one prompt. values uint32 [R, N], bits of float32 or KEEP, N numbers of a token's row; row_of: token
-    -> row of them, None: the first for all.
+    """An edit of one prompt. heads: those that change, indices on the first axis of `shape`, a token's row; values
+    uint32 [R, N], bits of float32 or KEEP, N numbers of a token's row; row_of: token -> row of them, None: the first
+    for all.
     """
 
     name: str
     edit: Edit
     op: int
     shape: tuple[int, ...]
+    heads: np.ndarray
     values: np.ndarray
     row_of: dict[int, int] | None
 
@@ -85,62 +89,119 @@ class PlacedEdit:
     def changes_nothing(self) -> bool:
         return self.edit.call is None and bool((self.values == KEPT_BITS).all())
 
+    @property
+    def on_host(self) -> bool:
+        """Whether rows come to the host to be changed: for a function, and where the device has them scaled, as numbers
+        that do not change must keep their bits.
+        """
+        return self.edit.call is not None or local_name(self.name) == SCALED
 
-def place(edit: Edit, shapes: Shapes, num_tokens: int) -> PlacedEdit:
-    """For a prompt of num_tokens tokens. RequestError for what the point cannot take."""
+    def changed(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """float32 [n, ...], what the rows [n, ...] of these tokens become. RequestError for what a function may not
+        return.
+        """
+        if self.edit.call is not None:
+            return self._called(rows, tokens)
+        which = np.array([0 if self.row_of is None else self.row_of[token] for token in tokens.tolist()])
+        bits = self.values[which].reshape(rows.shape)
+        number = bits.view(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = rows + number if self.op == ADD else rows * number if self.op == SCALE else number
+        return np.where(bits == KEPT_BITS, rows, found)
+
+    def _called(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        given = rows.take(self.heads, axis=1)
+        returned = self.edit.call(given, tokens)
+        try:
+            numbers = np.asarray(given if returned is None else returned)
+        except ValueError:
+            numbers = np.array(None)
+        what = f"edit: call: of {self.name}: it returned"
+        if numbers.shape != given.shape or numbers.dtype.kind not in "fiu":
+            found = f"{numbers.dtype} of shape {list(numbers.shape)}"
+            raise RequestError(f"{what} {found}, wanted numbers of {list(given.shape)}")
+        changed = rows.copy()
+        with np.errstate(over="ignore"):
+            changed[:, self.heads] = numbers
+        if not np.isfinite(changed[changed.view(np.uint32) != rows.view(np.uint32)]).all():
+            raise RequestError(f"{what} numbers that are not all finite float32")
+        return changed
+
+
+def placed_edits(edits: Edit | Iterable[Edit], shapes: Shapes, num_tokens: int, max_tokens: int) -> list[PlacedEdit]:
+    """For a prompt of num_tokens tokens, and max_tokens generated. RequestError for what a point cannot take."""
+    if not isinstance(edits, Edit | Iterable):
+        raise RequestError(f"edits: found {quoted(edits)}, wanted vkprefill.Edit")
+    given = [edits] if isinstance(edits, Edit) else edits
+    return [_place(edit, shapes, num_tokens, max_tokens) for edit in given]
+
+
+def _place(edit: Edit, shapes: Shapes, num_tokens: int, max_tokens: int) -> PlacedEdit:
     if not isinstance(edit, Edit):
         raise RequestError(f"edits: found {type(edit).__name__}, wanted vkprefill.Edit")
     name = full_name(edit.name, shapes)
     shape = shapes[name]
     if KEYS in shape or name == LOGITS:
         raise RequestError(f"edit: {name} can be read only; edit what it is made of, or what comes of it")
-    chosen = _positions(edit, num_tokens)
-    if edit.call is not None:
-        size = int(np.prod(shape))
-        row_of = None if chosen is None else {token: row for row, token in enumerate(chosen)}
-        return PlacedEdit(name, edit, SET, shape, np.zeros((0, size), np.uint32), row_of)
-    values = _values(edit, name, shape, chosen)
-    if chosen is None and len(values) > 1:
-        chosen = list(range(len(values)))
+    chosen, heads = _positions(edit, num_tokens), _heads(edit, name, shape)
+    if edit.call is None:
+        values = _values(edit, name, shape, heads, chosen)
+        if chosen is None and len(values) > 1:
+            chosen = list(range(len(values)))
+    else:
+        values = np.zeros((0, math.prod(shape)), np.uint32)
+    _check_steps(edit, chosen, num_tokens, max_tokens)
     row_of = None
     if chosen is not None:
         row_of = {token: row if len(values) > 1 else 0 for row, token in enumerate(chosen)}
-    return PlacedEdit(name, edit, OPERATIONS[edit.operation], shape, values, row_of)
+    return PlacedEdit(name, edit, OPERATIONS[edit.operation], shape, heads, values, row_of)
 
 
 def _positions(edit: Edit, num_tokens: int) -> list[int] | None:
     given = edit.positions
     if given is None:
         return None
-    if isinstance(given, slice):
-        return list(range(num_tokens))[given]
-    array = np.atleast_1d(np.asarray(given))
+    try:
+        array = np.arange(num_tokens)[given] if isinstance(given, slice) else np.atleast_1d(np.asarray(given))
+    except (TypeError, ValueError):
+        array = np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
         raise RequestError(
             f"edit: positions: found {quoted(given)}, wanted tokens, counted from the prompt's beginning"
         )
-    chosen = [int(i) + num_tokens if i < 0 else int(i) for i in array]
+    chosen = [i + num_tokens if i < 0 else i for i in array.tolist()]
     if min(chosen) < 0 or len(set(chosen)) < len(chosen):
         raise RequestError(f"edit: positions: found {quoted(given)}, wanted each token once, from -{num_tokens} on")
     return chosen
 
 
-def _values(edit: Edit, name: str, shape: tuple[int, ...], chosen: list[int] | None) -> np.ndarray:
+def _check_steps(edit: Edit, chosen: list[int] | None, num_tokens: int, max_tokens: int) -> None:
+    """RequestError for tokens that do not run in the steps that are changed."""
+    first = num_tokens if edit.steps == "decode" else 0
+    end = num_tokens if edit.steps == "prefill" else num_tokens + max_tokens
+    if first == end:
+        raise RequestError("edit: steps: found 'decode' with max_tokens 0, wanted at least 1 to decode")
+    outside = [token for token in chosen or () if not first <= token < end]
+    if outside:
+        what = edit.operation if edit.positions is None else "positions"
+        raise RequestError(
+            f"edit: {what}: found token {outside[0]}, wanted {first} to {end - 1}: the prompt has {num_tokens}, "
+            f"{max_tokens} are generated, and steps is {edit.steps}"
+        )
+
+
+def _values(edit: Edit, name: str, shape: tuple[int, ...], heads: np.ndarray, chosen: list[int] | None) -> np.ndarray:
     """uint32 [R, N]: one row for all tokens, or one for each of those chosen."""
-    what = f"edit: {edit.operation}: of {name}"
-    heads, mask = _heads(edit, name, shape), np.ones(shape, bool)
+    what, mask = f"edit: {edit.operation}: of {name}", np.ones(shape, bool)
     if edit.operation == "zero":
         number = np.zeros(1, np.float32)
         if edit.zero is not True:
             mask[...] = False
             mask[..., _indices("zero", edit.zero, shape[-1])] = True
     else:
-        try:
-            number = np.asarray(getattr(edit, edit.operation), np.float32)
-        except (TypeError, ValueError):
-            number = np.full(1, np.nan, np.float32)
-        if not np.isfinite(number).all():
-            raise RequestError(f"{what}: wanted finite numbers")
+        number = _floats(getattr(edit, edit.operation))
+        if number is None:
+            raise RequestError(f"{what}: wanted finite numbers of float32")
     part = (len(heads), *shape[1:])  # what numbers are given for
     count = len(number) if number.ndim > len(shape) else 1
     if chosen is not None and count not in (1, len(chosen)):
@@ -159,6 +220,17 @@ def _values(edit: Edit, name: str, shape: tuple[int, ...], chosen: list[int] | N
     return np.where(changes, whole.view(np.uint32), KEPT_BITS).reshape(count, -1)
 
 
+def _floats(given: object) -> np.ndarray | None:
+    """float32; None for what is no numbers, or not finite."""
+    try:
+        array = np.asarray(given)
+        with np.errstate(over="ignore"):
+            number = None if array.dtype.kind in "cmMOSU" else array.astype(np.float32)
+    except (OverflowError, TypeError, ValueError):
+        return None
+    return number if number is not None and np.isfinite(number).all() else None
+
+
 def _heads(edit: Edit, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Indices on the first axis of a token's row that change."""
     if edit.heads is None:
@@ -174,6 +246,6 @@ def _indices(what: str, given: object, size: int) -> np.ndarray:
         valid = array.ndim == 1 and array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() < size
     except ValueError:
         valid = False
-    if not valid:
-        raise RequestError(f"edit: {what}: found {quoted(given)}, wanted some of 0 to {size - 1}")
-    return np.unique(array)
+    if not valid or len(np.unique(array)) < len(array):
+        raise RequestError(f"edit: {what}: found {quoted(given)}, wanted some of 0 to {size - 1}, each once")
+    return array

@@ -13,6 +13,7 @@ from vkprefill.gguf.config import FULL_ATTENTION, ModelConfig
 
 LOGITS = "hook_logits"
 STATE, SCORES, PATTERN = "linear_attn.hook_ssm_state", "attn.hook_attn_scores", "attn.hook_pattern"  # in a layer
+SCALED = "linear_attn.hook_q"  # in a layer: the only point whose numbers are those of its buffer times a factor
 VALUE_HEADS = "v_pre_conv", "gate_input", "v", "log_decay", "beta", "recurrence_out", "ssm_state"
 OF_VALUE_HEADS = frozenset(f"linear_attn.hook_{name}" for name in VALUE_HEADS)  # their first axis
 KEYS = -1  # in a shape: as many as there are keys

@@ -18,7 +18,7 @@ from vkprefill.engine.cache import Cache
 from vkprefill.engine.forward import NORMALIZED
 from vkprefill.engine.memory import MemoryBill
 from vkprefill.engine.microscope.activations import ActivationCache
-from vkprefill.engine.microscope.edits import STEPS, Edit, PlacedEdit, place
+from vkprefill.engine.microscope.edits import STEPS, Edit, PlacedEdit, placed_edits
 from vkprefill.engine.microscope.head import Head
 from vkprefill.engine.microscope.names import KEYS, LOGITS, STATE, Name, expand, layer_of, local_name, point_shapes
 from vkprefill.engine.microscope.state_edits import StateEdits
@@ -99,14 +99,14 @@ class Recorder:
         self,
         token_ids: Sequence[int],
         positions: Sequence[int] | None = None,
-        edits: Sequence[Edit] = (),
+        edits: Edit | Iterable[Edit] = (),
         progress: PrefillProgress | None = None,
     ) -> ActivationCache:
         """Run a prompt on a cache of its own. Raises RequestError, OutOfMemoryError."""
         run = self._runner
         with run.turn:
             ids = checked_ids(token_ids, run.config.vocab_size)
-            placed = [place(edit, self._known, len(ids)) for edit in edits]
+            placed = placed_edits(edits, self._known, len(ids), self.wish.max_tokens)
             if placed:
                 self._programs.clear()  # of another watch
             chosen = self.wish.of_prompt(len(ids))

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkprefill.engine.cache import Cache
-from vkprefill.engine.kernels.points import ADD, SCALE
-from vkprefill.engine.microscope.edits import KEPT_BITS, PlacedEdit
+from vkprefill.engine.microscope.edits import PlacedEdit
 from vkprefill.engine.microscope.names import layer_of
 from vkprefill.engine.runner import Runner
-from vkprefill.errors import RequestError
 
 
 class StateEdits:
@@ -36,19 +34,5 @@ class StateEdits:
             if not edit.applies(decode=decode) or edit.row_of is not None and token not in edit.row_of:
                 continue
             layer = layer_of(edit.name)
-            cache.set_recurrent_state(layer, self._changed(edit, cache.recurrent_state(layer), token))
-
-    def _changed(self, edit: PlacedEdit, state: np.ndarray, token: int) -> np.ndarray:
-        if edit.edit.call is not None:
-            returned = edit.edit.call(state[None], np.array([token]))
-            changed = state if returned is None else np.asarray(returned)[0]
-            if changed.shape != state.shape:
-                raise RequestError(
-                    f"edit: call: of {edit.name}: it returned shape {list(changed.shape)}, wanted {list(state.shape)}"
-                )
-            return changed
-        bits = edit.values[0 if edit.row_of is None else edit.row_of[token]].reshape(state.shape)
-        number = bits.view(np.float32)
-        with np.errstate(invalid="ignore"):
-            changed = state + number if edit.op == ADD else state * number if edit.op == SCALE else number
-        return np.where(bits == KEPT_BITS, state, changed)
+            state = cache.recurrent_state(layer)[None]
+            cache.set_recurrent_state(layer, edit.changed(state, np.array([token]))[0])

@@ -10,14 +10,13 @@ import numpy as np
 
 from vkprefill.engine import kernels
 from vkprefill.engine.capture import RowTap
-from vkprefill.engine.kernels.points import ADD, SET
+from vkprefill.engine.kernels.points import SET
 from vkprefill.engine.kernels.rows import NO_ROW
-from vkprefill.engine.microscope.edits import KEPT_BITS, PlacedEdit
+from vkprefill.engine.microscope.edits import PlacedEdit
 from vkprefill.engine.microscope.names import KEYS, PATTERN, SCORES, Shapes, layer_of, local_name
 from vkprefill.engine.points import KIND, Rows
 from vkprefill.engine.runner import Runner
 from vkprefill.engine.sizes import PAGE
-from vkprefill.errors import RequestError
 from vkprefill.rounding import round_up
 from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.program import Program
@@ -36,7 +35,7 @@ def edit_bytes(runner: Runner, edits: Sequence[PlacedEdit], most: int) -> int:
     found = 0
     for placed in edits:
         if not placed.changes_nothing:
-            size = placed.values.size if placed.edit.call is None else most * math.prod(placed.shape)
+            size = most * math.prod(placed.shape) if placed.on_host else placed.values.size
             found += 4 * (runner.sizes.rows + size)
     return found
 
@@ -89,7 +88,7 @@ class RowTaps:
         staged = self._staged[name].view()[:count]
         if KEYS not in self.names[name]:
             values = staged.reshape(count, *self.names[name])
-            return values * np.float32(factor) if factor != 1 else values.copy()
+            return _times(values, factor)
         rows = staged[..., : self.num_keys].copy()
         if local_name(name) == SCORES:
             rows[np.broadcast_to(np.arange(self.num_keys) > slots[:, None, None], rows.shape)] = -np.inf
@@ -104,6 +103,12 @@ class RowTaps:
             buffer.free()
 
 
+def _times(numbers: np.ndarray, factor: float) -> np.ndarray:
+    """A copy. What is not finite, or becomes so, goes on as on the device: without a warning."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return numbers * np.float32(factor) if factor != 1 else numbers.copy()
+
+
 @dataclass(frozen=True, eq=False)
 class _OnDevice:
     """A placed edit with the rows that change tokens of a run, and the values that change them."""
@@ -114,8 +119,8 @@ class _OnDevice:
 
 
 class EditTaps:
-    """A watch that changes rows, one dispatch for each edit in the order given; for a function of the caller's two,
-    with the host's work between.
+    """A watch that changes rows, one dispatch for each edit in the order given; for what is changed on the host two,
+    with its work between.
     """
 
     full = True
@@ -128,11 +133,11 @@ class EditTaps:
             if placed.changes_nothing:
                 continue
             rows = device.buffer("edited tokens", (runner.sizes.rows,), np.uint32, memory="host", kind=KIND)
-            if placed.edit.call is None:
-                values = device.host_array("edit", placed.values, kind=KIND)
-            else:
+            if placed.on_host:
                 size = math.prod(placed.shape)
                 values = device.buffer("edit", (most, size), np.uint32, memory="host", kind=KIND)
+            else:
+                values = device.host_array("edit", placed.values, kind=KIND)
             self._edits.setdefault(placed.name, []).append(_OnDevice(placed, rows, values))
 
     def __len__(self) -> int:
@@ -143,13 +148,12 @@ class EditTaps:
 
     def at(self, p: Program, name: str, rows: Rows) -> None:
         for edit in self._edits[name]:
-            which = edit.rows.part("rows", 0, (p.num_rows,))
-            if edit.placed.edit.call is not None:
+            which, op = edit.rows.part("rows", 0, (p.num_rows,)), edit.placed.op
+            if edit.placed.on_host:
                 kernels.record_rows(p, which, rows, edit.values)
                 p.call(lambda edit=edit, factor=rows.factor: self._rewrite(edit, factor))
-            elif rows.factor != 1 and edit.placed.op in (ADD, SET):
-                self._scale(edit, 1 / rows.factor)
-            kernels.edit_rows(p, which, edit.values, rows, edit.placed.op)
+                op = SET
+            kernels.edit_rows(p, which, edit.values, rows, op)
 
     def choose(self, first: int, count: int, *, decode: bool) -> None:
         """The run that is to begin has `count` tokens, from `first` of the prompt on."""
@@ -159,7 +163,7 @@ class EditTaps:
                 rows = np.full(count, NO_ROW, np.uint32)
                 if edit.placed.applies(decode=decode):
                     rows = edit.placed.rows(first, count, NO_ROW)
-                    if edit.placed.edit.call is not None:
+                    if edit.placed.on_host:
                         rows[rows != NO_ROW] = np.arange((rows != NO_ROW).sum())
                 edit.rows.view()[:count] = rows
 
@@ -172,30 +176,17 @@ class EditTaps:
         self._first, self._count = self._first + self._count - 1, 1
 
     def _rewrite(self, edit: _OnDevice, factor: float) -> None:
-        """The rows of this run's tokens, as the caller's function leaves them."""
+        """The rows of this run's tokens, changed; numbers that are not keep the device's bits."""
         rows = edit.rows.view()[: self._count]
         (tokens,) = np.nonzero(rows != NO_ROW)
         if not len(tokens):
             return
-        slots, shape = rows[tokens], (len(tokens), *edit.placed.shape)
-        words = edit.values.view()
-        given = words[slots].view(np.float32).reshape(shape) * np.float32(factor)
-        returned = edit.placed.edit.call(given, tokens + self._first)
-        changed = given if returned is None else np.asarray(returned)
-        if changed.shape != shape or changed.dtype.kind not in "fiu":
-            raise RequestError(
-                f"edit: call: of {edit.placed.name}: it returned {changed.dtype} of shape {list(changed.shape)}, "
-                f"wanted numbers of {list(shape)}"
-            )
-        values = np.ascontiguousarray(changed / factor if factor != 1 else changed, np.float32)
-        words[slots] = values.reshape(len(tokens), -1).view(np.uint32)
-
-    @staticmethod
-    def _scale(edit: _OnDevice, factor: float) -> None:
-        """From numbers of the point to those of its buffer."""
-        given = edit.placed.values
-        numbers = (given.view(np.float32) * np.float32(factor)).view(np.uint32)
-        edit.values.view()[...] = np.where(given == KEPT_BITS, KEPT_BITS, numbers)
+        slots, words = rows[tokens], edit.values.view()
+        there = words[slots]
+        given = _times(there.view(np.float32), factor)
+        changed = edit.placed.changed(given.reshape(-1, *edit.placed.shape), tokens + self._first).reshape(given.shape)
+        kept = changed.view(np.uint32) == given.view(np.uint32)
+        words[slots] = np.where(kept, there, _times(changed, 1 / factor).view(np.uint32))
 
     def free(self) -> None:
         """Freeing twice does nothing."""
