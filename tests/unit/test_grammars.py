@@ -153,6 +153,27 @@ def test_gbnf_that_cannot_be_followed(grammar, message):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [
+        (of_gbnf, "root ::= root root"),
+        (of_gbnf, "root ::= a\na ::= b a\nb ::= a b"),
+        (of_schema, {"$ref": "#"}),
+        (of_schema, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
+    ],
+)
+def test_rules_that_have_only_themselves_are_refused(make, form):
+    with pytest.raises(RequestError, match="^field: no text can come next, wanted rules that come to an end$"):
+        make(form, "field")
+
+
+def test_rules_without_an_end_on_the_way(tokenizer):
+    matcher = Matcher(tokenizer, of_gbnf('root ::= "a" b | "c"\nb ::= b b', "field"), False)
+    matcher.push(tokenizer.encode("a")[0])
+    with pytest.raises(RequestError, match="^field: no text can come next, wanted rules that come to an end$"):
+        matcher.rows([])
+
+
 @pytest.mark.parametrize("tags", [False, True], ids=["tags as text", "tags as tokens"])
 def test_reasoning_is_free_and_does_not_end_the_answer(tokenizer, tagged, tags):
     used = tagged if tags else tokenizer

@@ -190,6 +190,12 @@ def test_refused_prompts(prompt):
         completion(prompt=prompt)
 
 
+@pytest.mark.parametrize("prompt", [[], ["a"] * 65, [[1]] * 65])
+def test_how_many_prompts_are_wanted_is_said(prompt):
+    with pytest.raises(ApiError, match="^prompt: .*a list of 1 to 64 such prompts$"):
+        completion(prompt=prompt)
+
+
 @pytest.mark.parametrize("fields", [{"suffix": "x"}, {"best_of": 2}])
 def test_refused_fields_of_completions(fields):
     with pytest.raises(ApiError, match="not supported"):

@@ -305,7 +305,8 @@ def test_engine_that_hangs_is_ended_and_built_again(processes, clock):
         await asyncio.sleep(0.05)
         assert not first.killed
         hung, waiting = client.run(JOB), client.run(JOB)
-        for sign in (Alive(), Piece(1, "x"), Piece(99, "of another")):
+        begun = Standings((Standing(1, "prefill", 0, 2, 0, 0, 1.0, 0.0, 0.0, 0),), 0)
+        for sign in (begun, Alive(), Piece(1, "x"), Piece(99, "of another")):
             clock[0] += 29
             first.take(sign)
             await asyncio.sleep(0.02)

@@ -6,7 +6,8 @@ import pytest
 
 from tests.unit.scripted_server import CALL, HELLO
 from vkprefill.server.api_error import ApiError
-from vkprefill.server.protocol.anthropic import as_chat
+from vkprefill.server.protocol.anthropic import ERRORS, as_chat
+from vkprefill.server.protocol.fields import shown
 
 MAX = {"max_tokens": 50}
 TOOL = {"name": "add", "description": "adds", "input_schema": {"properties": {"a": {"type": "integer"}}}}
@@ -107,6 +108,27 @@ def test_fields(fields, wanted):
             "messages[0].content[0].type: found 'image'",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text: missing"),
+        *(
+            (
+                {"messages": [{"role": "user", "content": [{"type": kind, "name": "f", name: value}]}]},
+                f"messages[0].content[0].{name}: found {shown(value)}, wanted {wanted}",
+            )
+            for kind, name, values, wanted in (
+                ("tool_use", "id", (True, -1, 1.5, {}), "text"),
+                ("tool_use", "name", (1,), "text"),
+                ("tool_use", "input", (True, "{}", [], 1), "an object"),
+                ("tool_result", "tool_use_id", (True, -1, 1.5, []), "text"),
+                ("tool_result", "is_error", ("true", 1), "true or false"),
+                ("tool_result", "content", (True, {}), "text or a list of text blocks"),
+                ("text", "text", (1,), "text"),
+                ("thinking", "thinking", ([],), "text"),
+            )
+            for value in values
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}]},
+            "messages[0].content[0].content[0].type: found 'image', wanted text",
+        ),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: missing"),
         ({"stop": ["x"]}, "stop: found a list, which is not supported; use stop_sequences"),
         ({"n": 2}, "n: found 2, which is not supported"),
@@ -118,6 +140,10 @@ def test_what_is_refused(fields, message):
     with pytest.raises(ApiError) as refused:
         as_chat({"messages": HELLO, **MAX, **fields})
     assert str(refused.value).startswith(message)
+    if "messages" in fields:
+        with pytest.raises(ApiError) as refused:
+            as_chat({"messages": HELLO, **fields}, count=True)
+        assert str(refused.value).startswith(message)
 
 
 def events_of(response) -> list[dict]:
@@ -191,6 +217,27 @@ def test_errors_have_their_form(send, engine):
     engine.error = ApiError(500, "broken")
     *_, last = events_of(send("POST", "/v1/messages", json={"messages": HELLO, "stream": True, **MAX}))
     assert last["type"] == "error" and last["error"]["message"] == "broken"
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/messages", "/v1/messages/count_tokens", "/messages/none"])
+def test_errors_before_the_body_have_their_form(send, path):
+    pytest.importorskip("starlette")
+    from vkprefill.server.http.access import access_for
+
+    access = access_for("127.0.0.1", allowed_hosts=["test"], api_key="k")
+    key = {"X-Api-Key": "k"}
+    for method, headers, status, kind in (
+        ("POST", {}, 401, "authentication_error"),
+        ("GET", key, 404 if path.endswith("none") else 405, None),
+        ("POST", {**key, "Origin": "https://evil.test"}, 403, "permission_error"),
+        ("POST", {**key, "Origin": "http://test", "Content-Type": "text/plain"}, 415, "invalid_request_error"),
+    ):
+        answer = send(method, path, headers=headers, options={"access": access})
+        body = answer.json()
+        assert (answer.status_code, body["type"]) == (status, "error") and body["error"]["message"]
+        assert body["error"]["type"] == (kind or ERRORS.get(status, "invalid_request_error"))
+    other = send("POST", "/v1/chat/completions", options={"access": access})
+    assert other.status_code == 401 and set(other.json()) == {"error"}, "of OpenAI's paths in theirs"
 
 
 def test_tokens_are_counted(send, engine):

@@ -62,7 +62,7 @@ def test_stopped_engine_is_ended_and_started_again(client, num_tokens):
         hung = client.run(Job(0, (1,) * num_tokens))
         with anyio.fail_after(PATIENCE_S), pytest.raises(ApiError, match="no sign of life for 0.2 s") as failed:
             await anext(hung)
-        assert failed.value.status == 500 and client.ready is None and client.lost
+        assert failed.value.status == 503 and client.ready is None and client.lost, "it did not come to the job"
         client._hung_after_s = 0
         await ready(client)
         num, other = await answer(client, 300_000)
@@ -72,6 +72,22 @@ def test_stopped_engine_is_ended_and_started_again(client, num_tokens):
         await client.stop()
         with pytest.raises(ProcessLookupError):
             os.kill(other, 0)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_sent_to_an_engine_that_was_killed_may_be_sent_again(client):
+    async def scenario() -> None:
+        client.start()
+        await ready(client)
+        _, pid = await answer(client, 5)
+        os.kill(pid, signal.SIGKILL)
+        with anyio.fail_after(PATIENCE_S), pytest.raises(ApiError) as failed:
+            await answer(client, 5)
+        assert failed.value.status == 503 and failed.value.headers()["Retry-After"]
+        await ready(client)
+        assert (await answer(client, 5))[1] != pid
+        await client.stop()
 
     asyncio.run(scenario())
 

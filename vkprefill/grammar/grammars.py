@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 
 from vkprefill.display import printable
@@ -28,18 +29,20 @@ BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 AS_THEY_ARE = ("const", "enum", "default", "examples", "required")
 COMPACT = {"x-guidance": {"whitespace_flexible": False}}
 LONGEST_ERROR = 300
-SOURCE = re.compile(r"\n\s*\d+ \| ")  # before the lines of the grammar that llguidance shows with an error
+DUMP = re.compile(r"\n\s*\d+ \| |<state>")  # before what llguidance shows with an error: the grammar, its own state
+DEAD_END = "NoExtension"  # its name for a grammar by which nothing may come next
 ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|[^uU])", re.DOTALL)  # of GBNF
 
 
 @dataclass(frozen=True)
 class Grammar:
     """kind: SCHEMA or LARK; text: of that kind. A Lark grammar may use OPEN_CALL, CLOSE_CALL and `begins_call`, text up
-    to the first of them.
+    to the first of them. what: its name in errors.
     """
 
     kind: str
     text: str
+    what: str = "grammar"
 
     def whole(self, special: Mapping[str, int], thinking: bool) -> str:
         """For llguidance. special: texts of the vocabulary's special tokens, which tags are where they are among them;
@@ -75,7 +78,7 @@ def of_schema(schema: object, what: str = "schema") -> Grammar:
         text = json.dumps({**_closed(loads(text)), **COMPACT})
     except RecursionError:
         raise RequestError(f"{what}: nested too deeply") from None
-    return _checked(Grammar(SCHEMA, text), what)
+    return _checked(Grammar(SCHEMA, text, what))
 
 
 def of_gbnf(text: str, what: str = "grammar") -> Grammar:
@@ -89,13 +92,13 @@ def of_gbnf(text: str, what: str = "grammar") -> Grammar:
     try:
         lark = gbnf_to_lark(ESCAPED.sub(_unescaped, text))
     except Exception as error:  # the converter raises errors of no class of their own, IndexError too
-        raise RequestError(f"{what}: not GBNF: {_line(str(error)) or type(error).__name__}") from None
-    return _checked(Grammar(LARK, lark), what)
+        raise RequestError(f"{what}: not GBNF: {one_line(str(error)) or type(error).__name__}") from None
+    return _checked(Grammar(LARK, lark, what))
 
 
 def of_lark(text: str, what: str) -> Grammar:
     """Lark's notation, as llguidance reads it. Raises RequestError."""
-    return _checked(Grammar(LARK, LARK_HEAD + text), what)
+    return _checked(Grammar(LARK, LARK_HEAD + text, what))
 
 
 def llguidance(what: str) -> ModuleType:
@@ -109,13 +112,32 @@ def llguidance(what: str) -> ModuleType:
     return llguidance
 
 
-def _checked(grammar: Grammar, what: str) -> Grammar:
-    _bounded(grammar.text, what)
-    matcher = llguidance(what).LLMatcher
-    if error := matcher.validate_grammar(grammar.whole({}, thinking=False)):
-        if not error.startswith("WARNING"):
-            raise RequestError(f"{what}: {_line(error)}")
+def one_line(error: str) -> str:
+    """What llguidance says of an error, without the grammar's lines and the state that come after it."""
+    line = " ".join(DUMP.split(error)[0].split())
+    if line.startswith(DEAD_END):
+        return "no text can come next, wanted rules that come to an end"
+    return line if len(line) <= LONGEST_ERROR else line[: LONGEST_ERROR - 3] + "..."
+
+
+def _checked(grammar: Grammar) -> Grammar:
+    """The grammar, if it can be read, and an answer begun by it."""
+    _bounded(grammar.text, grammar.what)
+    library, whole = llguidance(grammar.what), grammar.whole({}, thinking=False)
+    error = library.LLMatcher.validate_grammar(whole)
+    if not error or error.startswith("WARNING"):
+        first = library.LLMatcher(_bytes(), whole, log_level=0)
+        first.compute_bitmask()
+        error = first.get_error() if first.is_error() else ""
+    if error:
+        raise RequestError(f"{grammar.what}: {one_line(error)}")
     return grammar
+
+
+@cache
+def _bytes() -> object:
+    """The vocabulary of the single bytes, for llguidance."""
+    return llguidance("grammar").LLTokenizer("byte")
 
 
 def _bounded(text: str, what: str) -> None:
@@ -193,9 +215,3 @@ def _unescaped(match: re.Match[str]) -> str:
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
         raise ValueError(f"{match[0]} is no character")
     return f"\\x{code:02x}" if code < 0x80 else chr(code)
-
-
-def _line(error: str) -> str:
-    """A library's message as one line."""
-    line = " ".join(SOURCE.split(error)[0].split())
-    return line if len(line) <= LONGEST_ERROR else line[: LONGEST_ERROR - 3] + "..."

@@ -12,11 +12,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from vkprefill.errors import RequestError
-from vkprefill.grammar.grammars import Grammar, llguidance
+from vkprefill.grammar.grammars import Grammar, llguidance, one_line
 from vkprefill.rounding import ceil_div
 from vkprefill.text.tokenizer import Tokenizer
 
-WHAT = "grammar"
 _tokenizers: WeakKeyDictionary[Tokenizer, object] = WeakKeyDictionary()
 
 
@@ -27,12 +26,13 @@ class Matcher:
 
     def __init__(self, tokenizer: Tokenizer, grammar: Grammar, thinking: bool) -> None:
         """thinking: the answer begins inside of reasoning."""
+        self._what = grammar.what
         if not tokenizer.eog_token_ids:
-            raise RequestError(f"{WHAT}: the vocabulary has no token that ends an answer")
+            raise RequestError(f"{self._what}: the vocabulary has no token that ends an answer")
         text = grammar.whole(tokenizer.special_tokens, thinking)
         self._ends = tokenizer.eog_token_ids
         self._words = ceil_div(tokenizer.vocab_size, 32)
-        self._matcher = llguidance(WHAT).LLMatcher(_prepared(tokenizer), text, log_level=0)
+        self._matcher = llguidance(self._what).LLMatcher(_prepared(tokenizer, self._what), text, log_level=0)
         self._check()
 
     def rows(self, drafted: Sequence[int]) -> tuple[list[int], np.ndarray]:
@@ -65,18 +65,18 @@ class Matcher:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: self._words]
         self._check()
         if not bits.any():
-            raise RequestError(f"{WHAT}: no token of the vocabulary may come next")
+            raise RequestError(f"{self._what}: no token of the vocabulary may come next")
         return bits
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise RequestError(f"{WHAT}: {' '.join(self._matcher.get_error().split())[:300]}")
+            raise RequestError(f"{self._what}: {one_line(self._matcher.get_error())}")
 
 
-def _prepared(tokenizer: Tokenizer) -> object:
+def _prepared(tokenizer: Tokenizer, what: str) -> object:
     """llguidance's view of the vocabulary, made once (a second for a large one)."""
     if tokenizer not in _tokenizers:
-        library = llguidance(WHAT)
+        library = llguidance(what)
         _tokenizers[tokenizer] = library.LLTokenizer(
             _Wrapper(tokenizer), n_vocab=tokenizer.vocab_size, eos_token=sorted(tokenizer.eog_token_ids)
         )

@@ -239,7 +239,8 @@ class EngineClient:
             if again:
                 log.warning("%s", self.stage)
                 self.lost = self._rebuilt = True
-            self._fail_in_hand(500, failure.message)
+            for job_id, run in list(self._in_hand.items()):  # one that the engine did not come to may be sent again
+                self._job_event(Failed(job_id, 503 if run.standing is None else 500, failure.message))
             if not again:
                 self.exit_code = EXIT_DEVICE_LOST if failure.lost or self.lost else EXIT_NOT_LOADED
                 log.error("Error: %s", failure.message)

@@ -116,7 +116,7 @@ class _Check:
             try:
                 self._check(scope["method"], scope["path"], Headers(scope=scope))
             except ApiError as error:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -127,10 +127,7 @@ def build_app(service: Service, *, access: Access | None = None) -> RequestLog:
                 raise as_api_error(error, "messages") from None
             return JsonResponse({"input_tokens": len(prompt.token_ids)})
 
-        try:
-            return await service.text.on_body(request.headers, request.receive, count)
-        except ApiError as error:
-            return JsonResponse(anthropic.error_body(error), error.status, error.headers())
+        return await service.text.on_body(request.headers, request.receive, count)
 
     def on_text(field: str, work: Callable[[Json], Json]) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that needs no GPU: JSON in, JSON out, in a thread. field: of the body, that holds the text."""
@@ -234,15 +231,15 @@ def _page_routes() -> list[Route]:
     return [first, *(route(path, content, kinds[path]) for path, content in found.items())]
 
 
-def _api_error(_: Request, error: ApiError) -> Response:
-    return error_response(error)
+def _api_error(request: Request, error: ApiError) -> Response:
+    return error_response(error, request.url.path)
 
 
 def _http_error(request: Request, error: HTTPException) -> Response:
     what = {404: f"no such path: {request.url.path}", 405: f"{request.method} is not for this path"}.get(
         error.status_code, error.detail
     )
-    response = error_response(ApiError(error.status_code, what))
+    response = error_response(ApiError(error.status_code, what), request.url.path)
     response.headers.update(error.headers or {})
     return response
 
@@ -251,5 +248,5 @@ def _client_left(_: Request, __: ClientLeft) -> Response:
     return Response(status_code=CANCELLED)  # to nobody
 
 
-def _internal_error(_: Request, __: Exception) -> Response:
-    return error_response(ApiError(500, "internal error; the server's log has more"))
+def _internal_error(request: Request, _: Exception) -> Response:
+    return error_response(ApiError(500, "internal error; the server's log has more"), request.url.path)

@@ -115,7 +115,7 @@ class Completion:
             elif self._api is not None:
                 await JsonResponse(self._api.error(error), error.status, error.headers())(scope, receive, send)
             else:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, send)
         except Exception:
             status = 500
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -12,10 +13,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 
 from vkprefill.server.api_error import ApiError
+from vkprefill.server.protocol.anthropic import error_body
 
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 4 * 2**20  # a prompt of 262,144 tokens has about 1 MiB of text
+ANTHROPIC_PATH = re.compile(r"(/v1)?/messages(/|$)")
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -87,8 +90,10 @@ class JsonResponse(Response):
         return dump(content)
 
 
-def error_response(error: ApiError) -> JsonResponse:
-    return JsonResponse(error.body(), error.status, error.headers())
+def error_response(error: ApiError, path: str) -> JsonResponse:
+    """path: of the request; its API says the form."""
+    body = error_body(error) if ANTHROPIC_PATH.match(path) else error.body()
+    return JsonResponse(body, error.status, error.headers())
 
 
 def dump(value: object) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vkprefill.server.api_error import ApiError, bad_request
@@ -29,7 +29,20 @@ from vkprefill.server.protocol.kinds import (
 from vkprefill.server.protocol.tables import BESIDE, MAX_TOKENS, OF_DRAFTS, STOP
 
 TEXT_BLOCK = Record({"type": Choice(("text",)), "text": Text()}, ("type", "text"))
-BLOCK = Record({"type": Choice(("text", "tool_use", "tool_result", "thinking", "redacted_thinking"))}, ("type",))
+BLOCK = Record(
+    {
+        "type": Choice(("text", "tool_use", "tool_result", "thinking", "redacted_thinking")),
+        "text": Text(),
+        "thinking": Text(),
+        "id": Text(),
+        "name": Text(),
+        "input": Record(),
+        "tool_use_id": Text(),
+        "content": Either((Text(), Items(TEXT_BLOCK)), "text or a list of text blocks"),
+        "is_error": Boolean(),
+    },
+    ("type",),
+)
 MESSAGE = Record(
     {
         "role": Choice(("user", "assistant", "system")),
@@ -154,11 +167,11 @@ def _messages(message: Json, where: str) -> Iterator[Json]:
             thoughts.append(_text(block, "thinking", at))
         elif kind == "tool_use":
             function = {"name": _text(block, "name", at), "arguments": _json(block.get("input", {}), f"{at}.input")}
-            calls.append({"id": str(block.get("id", "")), "type": "function", "function": function})
+            calls.append({"id": block.get("id", ""), "type": "function", "function": function})
         elif kind == "tool_result":
             results += 1
-            result = {"role": "tool", "content": _result(block, at)}
-            yield {**result, "tool_call_id": str(block.get("tool_use_id", ""))}
+            result = {"role": "tool", "content": _result(block)}
+            yield {**result, "tool_call_id": block.get("tool_use_id", "")}
     if texts or thoughts or calls or not results:
         done: Json = {"role": message["role"], "content": "\n\n".join(texts)}
         if thoughts:
@@ -176,26 +189,16 @@ def _json(value: object, where: str) -> str:
 
 
 def _text(block: Json, name: str, where: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
+    if name not in block:
         raise bad_request(f"{where}.{name}", "missing, wanted text")
-    return value
+    return block[name]
 
 
-def _result(block: Json, where: str) -> str:
+def _result(block: Json) -> str:
     """The text of a tool's result; one that failed says so."""
     content = block.get("content", "")
-    if content is None:
-        content = ""
     if not isinstance(content, str):
-        if not isinstance(content, list):
-            raise bad_request(f"{where}.content", "wanted text or a list of text blocks")
-        texts = []
-        for index, part in enumerate(content):
-            if not isinstance(part, Mapping) or part.get("type") != "text":
-                raise bad_request(f"{where}.content[{index}].type", "only blocks of type text are understood")
-            texts.append(_text(part, "text", f"{where}.content[{index}]"))
-        content = "\n".join(texts)
+        content = "\n".join(part["text"] for part in content)
     return f"Error: {content}" if block.get("is_error") else content
 
 

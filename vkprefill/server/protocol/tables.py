@@ -329,7 +329,7 @@ COMPLETION = Record(
     {
         "prompt": Either(
             (Text(), PROMPT, Items(Text(), 1, MAX_PROMPTS), Items(PROMPT, 1, MAX_PROMPTS)),
-            "text, a list of token ids, or a list of such prompts",
+            f"text, a list of token ids, or a list of 1 to {MAX_PROMPTS} such prompts",
         ),
         "echo": Noted(
             "true: the prompt comes before the answer, with its log-probabilities if these are wanted", Boolean()
