@@ -1,7 +1,7 @@
 // Files that are dropped, pasted or picked, read as text. Nothing leaves the browser before the message is sent.
 
 import { icon } from "./icons.js";
-import { button, count, element, visible } from "./text.js";
+import { button, element, plural, visible } from "./text.js";
 
 const MOST_BYTES = 3 * 2 ** 20; // of all files of a message: the server takes 4 MiB, and JSON needs room
 
@@ -47,6 +47,7 @@ export class FileList {
   }
 
   async add(files) {
+    const refused = [];
     for (const file of files) {
       try {
         const text = await readText(file);
@@ -54,11 +55,12 @@ export class FileList {
         if (size > MOST_BYTES) throw new Error(`${file.name} is too much for one message beside the other files.`);
         this.#files = [...this.#files, { name: file.name, text }];
       } catch (error) {
-        this.complain(error.message);
+        refused.push(error.message);
       }
     }
     this.#show();
     this.onChange();
+    if (refused.length) this.complain(refused.join(" "));
   }
 
   #show() {
@@ -80,7 +82,7 @@ export class FileList {
   }
 }
 
-const size = ({ text }) => element("span", { className: "soft" }, `${count(text.length)} characters`);
+const size = ({ text }) => element("span", { className: "soft" }, plural(text.length, "character"));
 
 // A file of a message that was sent: its name, and its text when it is opened.
 export function sentFile(file) {

@@ -79,6 +79,10 @@ def test_what_is_no_text(scripted):
     ):
         drop(page, (name, content))
         page.until(lambda words=words: words in page.id("toast").text)
+    drop(page, ("d.png", b"\x89PNG\xff\xfe"), ("e.txt", b"e"), ("f.bin", b"text\0more"))
+    page.until(lambda: page.id("toast").text == "d.png cannot be read as text. f.bin is no text.")
+    assert page.texts("#files li .soft") == ["1 character"]
+    page.press("Remove e.txt")
     assert names(page) == [] and not page.id("drop-here").is_displayed()
 
 

@@ -92,6 +92,34 @@ def test_phone(scripted):
     assert not page.id("side").is_displayed()
 
 
+def test_low_window(scripted):
+    """The prompt keeps room for some lines, and the panel scrolls to what is below."""
+    page = scripted
+    long = {**REPORT, "tokens": ["word " * 200] * 6}
+    low = {"width": 1200, "height": 600, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", low)
+    page.begin("Hello " * 200)
+    page.js("answer({ choices: [], specprefill: arguments[0], timings: { predicted_n: 3 } })", long)
+    page.end()
+    page.press("What was read")
+    page.id("layers").find_element("tag name", "summary").click()
+    page.request(1)
+    layers = {"kinds": ["attention"] * 32, "bounds": [0, 1, 2], "weights": [[0.5, 0.1]] * 32}
+    page.js("answer({ layer_map: arguments[0] })", layers)
+    page.js("end()")
+    page.until(lambda: page.all("#layers table"))
+    page.js("document.querySelector('#layers rect').dispatchEvent(new MouseEvent('click', { bubbles: true }))")
+    height, above, top, bottom = page.js(
+        """const panel = document.getElementById("panel");
+        panel.scrollTop = panel.scrollHeight;
+        const box = (id) => document.getElementById(id).getBoundingClientRect();
+        return [box("prompt").height, box("keys").bottom, box("token").top, box("token").bottom];"""
+    )
+    assert 100 <= height <= 200, "what is longer scrolls in it"
+    assert above <= top and bottom <= 600
+    assert not page.overflows()
+
+
 def test_by_keyboard(scripted):
     """Everything that can be used has a name, and the keyboard reaches it in the order of reading, in plain sight."""
     page = scripted
