@@ -271,7 +271,15 @@ def test_a_prompt_cache_never_sees_an_edit(one, prompt):  # noqa: F811
         (lambda: Edit("embed", call=3), "edit: call: found 3, wanted a function"),
         (lambda: Edit(("pattern", 3), scale=2), "hook_pattern can be read only"),
         (lambda: Edit("hook_logits", add=1), "hook_logits can be read only"),
-        (lambda: Edit("resid_post", add=1), "found resid_post, which the model does not have"),
+        (
+            lambda: Edit("resid_post", add=1),
+            "found resid_post, which names 4 points, wanted one of blocks.0.hook_resid_p",
+        ),
+        (
+            lambda: Edit("blocks.*.hook_resid_post", add=1),
+            "which names 4 points, wanted one of blocks.0.hook_resid_post",
+        ),
+        (lambda: Edit("resid_pots", add=1), "found resid_pots, which the model does not have; near it: "),
         (lambda: Edit("embed", add=[1, 2]), r"edit: add: of hook_embed: found shape \[2\], wanted \[256\]"),
         (lambda: Edit("embed", add=np.nan), "wanted finite numbers"),
         (lambda: Edit("embed", add="much"), "wanted finite numbers"),

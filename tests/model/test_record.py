@@ -170,8 +170,20 @@ def test_names_and_short_names(tiny, prompt):
     assert cache["resid_post", 3] is cache["blocks.3.hook_resid_post"]
     assert cache["q", 3, "attn"] is cache["q", 3] and cache["embed"] is cache["hook_embed"]
     assert ("resid_post", 3) in cache and ("k", 3) not in cache
+    assert cache["resid_post", -1] is cache["resid_post", 3] and cache["resid_post", -4] is cache["resid_post", 0]
     with pytest.raises(KeyError, match="near it"):
         cache["resid_pots", 3]
+    for key, message in (
+        ("resid_post", "which names 4 points, wanted one of blocks.0.hook_resid_post, "),
+        (("resid_post", -5), "which the model does not have"),
+        (3, "found 3, wanted a name of a point"),
+        ((), r"found \(\), wanted a name of a point"),
+        (("q", "3"), "wanted a name of a point"),
+        ("", "found '', wanted a name of a point"),
+    ):
+        assert key not in cache
+        with pytest.raises(KeyError, match=message):
+            cache[key]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +209,9 @@ def test_a_wrong_name_lists_those_near(tiny, names, near):
         ({"names": 7}, "names: found 7"),
         ({"tokens": "first"}, 'tokens: found \'first\', wanted "last", "all" or a slice'),
         ({"tokens": slice(5, 5)}, "is none of them"),
+        ({"tokens": slice(None, None, -1)}, r"tokens: found slice\(None, None, -1\), wanted .* that rises"),
+        ({"tokens": slice(0, 2, 0)}, "wanted a slice of whole numbers that rises"),
+        ({"tokens": slice("a")}, "wanted a slice of whole numbers that rises"),
         ({"steps": "never"}, "steps: found 'never'"),
         ({"steps": "decode"}, "max_tokens 0, wanted at least 1"),
         ({"max_tokens": -1}, "max_tokens: found -1"),
@@ -283,5 +298,8 @@ def test_the_lens_of_the_last_layer_is_the_model(one, prompt):
     reference = ReferenceModel(model_path(one.path.stem))
     want = reference._head(reference._norm(cache["resid_post", 1].astype(np.float64), "output_norm"))
     assert np.abs(cache.lens([1])[0] - want).max() <= LOGITS * rms(want)
+    assert np.array_equal(cache.lens(1), cache.lens([1])) and np.array_equal(cache.lens(-1), lens[-1:])
     with pytest.raises(RequestError, match="lens: layer 9: its hook_resid_post was not recorded"):
         cache.lens([9])
+    with pytest.raises(RequestError, match="lens: found 'all', wanted layers"):
+        cache.lens("all")

@@ -12,6 +12,7 @@ from vkprefill import Edit, GGUFError, RequestError, Steer
 from vkprefill.cli.steer_options import add_steer_option, steers
 
 MODEL = "tiny-c-q4km"
+BAD_LAYERS = (-1, 2), 3, (1,), (), (1, 2, 3), (0, 1.5), "12", (True, 2)
 OPTIONS = {"kv_type": "f32", "max_context": 512, "prefill_chunk": 32}
 
 
@@ -87,6 +88,34 @@ def test_files_and_layers_that_do_not_fit(load_model, tmp_path, file):
         vkprefill.load(model_path(MODEL), device, steer=[Steer(str(tmp_path / "gone.gguf"))], **OPTIONS)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"layers": layers}, "layers: found .*, wanted .first, last., from 0 on") for layers in BAD_LAYERS),
+        ({"layers": (3, 1)}, "layers 3-1: the first is after the last"),
+        *(({"strength": bad}, f"strength: found '?{bad}'?, wanted a number") for bad in ("x", np.nan, np.inf, True)),
+        ({"strength": 1e39}, r"strength: found 1e\+39, wanted a number from -3.4"),
+        ({"path": 3}, "steer: found 3, wanted the path of a file"),
+    ],
+)
+def test_what_python_is_refused(options, message):
+    with pytest.raises(RequestError, match=f"steer: .*{message}" if "path" not in options else message):
+        Steer(**{"path": "a.gguf", **options})
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_sum_is_finite(load_model, file):
+    """One need not be a list."""
+    device = load_model(MODEL, **OPTIONS).device
+    for steer, message in (
+        (Steer(file, 3e38), "steer: layer 1: strengths times directions are not finite float32"),
+        (5, "steer: found 5, wanted Steer"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            vkprefill.load(model_path(MODEL), device, steer=steer, **OPTIONS)
+
+
 @pytest.mark.parametrize(
     ("text", "want"),
     [
@@ -104,7 +133,7 @@ def test_what_the_option_says(text, want):
 
 
 @pytest.mark.parametrize(
-    "text", ["a.gguf", "a.gguf:", "a.gguf:much", ":1", "a.gguf:1:x", "a.gguf:1:5-2", "a.gguf:1.2.3"]
+    "text", ["a.gguf", "a.gguf:", "a.gguf:much", ":1", "a.gguf:1:x", "a.gguf:1:5-2", "a.gguf:1.2.3", "a.gguf:1e39"]
 )
 def test_what_the_option_does_not_take(text):
     with pytest.raises(RequestError, match="steer: "):

@@ -102,6 +102,6 @@ def chosen_tokens(text: str) -> str | slice:
         parts = [int(part) if part else None for part in text.split(":")]
     except ValueError:
         parts = []
-    if not 2 <= len(parts) <= 3 or parts[2:] == [0]:
+    if not 2 <= len(parts) <= 3 or any(step is not None and step < 1 for step in parts[2:]):
         raise RequestError(f"--tokens: found {text!r}, wanted last, all or FIRST:END[:STEP]")
     return slice(*parts)

@@ -44,7 +44,7 @@ def load(
     precision: str = "auto",
     mtp: str | os.PathLike[str] | None = "auto",
     mtp_window: int | None = None,
-    steer: Sequence[Steer] = (),
+    steer: Steer | Sequence[Steer] = (),
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF model.
@@ -81,7 +81,7 @@ class Model(Outline):
         options: LoadOptions,
         progress: Progress | None,
         mtp: str | os.PathLike[str] | None = None,
-        steer: Sequence[Steer] = (),
+        steer: Steer | Sequence[Steer] = (),
     ) -> None:
         report = progress or (lambda stage, done, total: None)
         report("reading the file", 0, 1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vkprefill.display import quoted
 from vkprefill.engine.forward import EMBEDDED, NORMALIZED
 from vkprefill.engine.memory import MemoryBill
 from vkprefill.engine.microscope.names import (
@@ -16,6 +18,7 @@ from vkprefill.engine.microscope.names import (
     OF_VALUE_HEADS,
     Name,
     Shapes,
+    from_end,
     full_name,
     layer_of,
     local_name,
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class ActivationCache(Mapping):
-    """name -> float32 array; `cache["blocks.3.hook_resid_post"]` or `cache["resid_post", 3]`.
+    """name -> float32 array; `cache["blocks.3.hook_resid_post"]` or `cache["resid_post", 3]`, a layer below 0
+    from the end.
 
     T tokens were recorded. Arrays are [T, D], [T, H, d], [T, Hv], [T, V]; attention rows [H, T, S] over all S keys,
     zero (scores: minus infinity) after the token. States are [Hv, Dk, Dv] after the token where T is 1, else
@@ -78,12 +82,17 @@ class ActivationCache(Mapping):
     def __repr__(self) -> str:
         return f"ActivationCache({len(self)} points of {len(self.tokens)} tokens: {', '.join(self)})"
 
-    def lens(self, layers: Sequence[int] | None = None) -> np.ndarray:
+    def lens(self, layers: int | Sequence[int] | None = None) -> np.ndarray:
         """The logit lens: float32 [layers, T, V], the model's last norm and head on the residual stream after layers
-        (None: all whose hook_resid_post was recorded). Raises RequestError for a layer that was not, OutOfMemoryError.
+        (None: all whose hook_resid_post was recorded; below 0: from the end). Raises RequestError for a layer that was
+        not, OutOfMemoryError.
         """
         recorded = [layer_of(name) for name in self if name.endswith(".hook_resid_post")]
-        chosen = recorded if layers is None else list(layers)
+        given = recorded if layers is None else [layers] if isinstance(layers, Integral) else layers
+        try:
+            chosen = [from_end(layer, self._known) for layer in given]
+        except TypeError:
+            raise RequestError(f"lens: found {quoted(layers)}, wanted layers") from None
         for layer in chosen:
             if layer not in recorded:
                 raise RequestError(f"lens: layer {layer}: its hook_resid_post was not recorded")

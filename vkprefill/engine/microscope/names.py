@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from numbers import Integral
 
 from vkprefill.display import printable, quoted
 from vkprefill.engine.forward import EMBEDDED, NORMALIZED
@@ -91,10 +92,8 @@ def _meant(wish: Name, known: list[str]) -> list[str]:
     if _is_key(wish):
         return [full_name(wish, known)]
     if not isinstance(wish, str):
-        raise RequestError(f"names: found {quoted(wish)}, wanted a name of a point, or (short name, layer)")
-    if wish in known:
-        return [wish]
-    found = [name for name in known if fnmatchcase(name, wish)] if "*" in wish else _of_short(wish, known)
+        raise _no_name(wish)
+    found = _matching(wish, known)
     if not found:
         raise _unknown(wish, known)
     return found
@@ -102,28 +101,50 @@ def _meant(wish: Name, known: list[str]) -> list[str]:
 
 def _is_key(wish: object) -> bool:
     """(short name, layer[, part of the layer]), not several names."""
-    return isinstance(wish, tuple) and 2 <= len(wish) <= 3 and isinstance(wish[1], int)
+    return isinstance(wish, tuple) and 2 <= len(wish) <= 3 and isinstance(wish[1], Integral)
 
 
 def full_name(key: Name, known: Iterable[str]) -> str:
-    """One name: itself, or ("q", 3), ("q", 3, "attn"), ("embed",). RequestError for what is none or not one."""
+    """One name: itself, or "embed", ("q", 3), ("q", 3, "attn"); a layer below 0 counts from the end. RequestError for
+    what is none or not one.
+    """
     known = list(known)
-    if isinstance(key, str) and key in known:
-        return key
-    parts = (key,) if isinstance(key, str) else tuple(key)
-    layer, part = (*parts, None, None)[1:3]
-    found = [
-        name
-        for name in _of_short(str(parts[0]), known)
-        if layer_of(name) == layer and (part is None or local_name(name).startswith(f"{part}."))
-    ]
-    if len(found) != 1 or len(parts) > 3:
+    parts = key if isinstance(key, tuple) and 1 <= len(key) <= 3 else (key,)
+    short, layer, part = (*parts, None, None)[:3]
+    if not (isinstance(short, str) and isinstance(layer, Integral | None) and isinstance(part, str | None)):
+        raise _no_name(key)
+    found = _matching(short, known)
+    if layer is not None:
+        wanted = from_end(layer, known)
+        found = [name for name in found if layer_of(name) == wanted]
+    if part is not None:
+        found = [name for name in found if local_name(name).startswith(f"{part}.")]
+    if not found:
         raise _unknown(key, known)
+    if len(found) > 1:
+        names = ", ".join(found[:4]) + (", ..." if found[4:] else "")
+        raise RequestError(f"names: found {printable(key)}, which names {len(found)} points, wanted one of {names}")
     return found[0]
 
 
-def _of_short(short: str, known: list[str]) -> list[str]:
-    return [name for name in known if short in (short_name(name), local_name(name))]
+def from_end(layer: int, known: Iterable[str]) -> int:
+    """A layer below 0 counts from the end."""
+    return layer if layer >= 0 else layer + 1 + max(layer_of(name) or 0 for name in known)
+
+
+def _matching(wish: str, known: list[str]) -> list[str]:
+    """What a full name, one with * in it, or a short one means."""
+    if not wish.strip():
+        raise _no_name(wish)
+    if wish in known:
+        return [wish]
+    if "*" in wish:
+        return [name for name in known if fnmatchcase(name, wish)]
+    return [name for name in known if wish in (short_name(name), local_name(name))]
+
+
+def _no_name(wish: object) -> RequestError:
+    return RequestError(f"names: found {quoted(wish)}, wanted a name of a point, or (short name, layer)")
 
 
 def _unknown(wish: object, known: list[str]) -> RequestError:

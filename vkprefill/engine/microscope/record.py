@@ -47,6 +47,8 @@ class Wish:
     def __post_init__(self) -> None:
         if not (self.tokens in ("last", "all") if isinstance(self.tokens, str) else isinstance(self.tokens, slice)):
             raise RequestError(f'tokens: found {quoted(self.tokens)}, wanted "last", "all" or a slice')
+        if isinstance(self.tokens, slice) and not _rises(self.tokens):
+            raise RequestError(f"tokens: found {quoted(self.tokens)}, wanted a slice of whole numbers that rises")
         if self.steps not in STEPS:
             raise RequestError(f"steps: found {quoted(self.steps)}, wanted one of {', '.join(STEPS)}")
         check_number("max_tokens", self.max_tokens, int, 0, MOST_TOKENS)
@@ -65,12 +67,19 @@ class Wish:
         chosen = every[-1:] if self.tokens == "last" else every if self.tokens == "all" else every[self.tokens]
         if not len(chosen):
             raise RequestError(f"tokens: {self.tokens} of a prompt of {num_tokens} tokens is none of them")
-        return np.sort(chosen)
+        return chosen
 
     @property
     def num_decoded(self) -> int:
         """Tokens that are recorded in decode, at most."""
         return self.max_tokens if self.steps != "prefill" else 0
+
+
+def _rises(tokens: slice) -> bool:
+    try:
+        return tokens.indices(0)[2] > 0
+    except (TypeError, ValueError):
+        return False
 
 
 class Recorder:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral, Real
+from os import PathLike
 
 import numpy as np
 from gguf import GGMLQuantizationType
 
+from vkprefill.checks import MOST_INTEGER, check_number, in_range
 from vkprefill.display import printable, quoted
 from vkprefill.engine import kernels
 from vkprefill.engine.kernels.points import ADD
@@ -21,6 +24,7 @@ from vkprefill.vulkan.buffer import Buffer
 from vkprefill.vulkan.device import Device
 from vkprefill.vulkan.program import Program
 
+MOST_STRENGTH = float(np.finfo(np.float32).max)
 FORM = re.compile(r"(?P<path>.+?):(?P<strength>[+-]?[\d.]+(?:e[+-]?\d+)?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?")
 
 
@@ -28,9 +32,22 @@ FORM = re.compile(r"(?P<path>.+?):(?P<strength>[+-]?[\d.]+(?:e[+-]?\d+)?)(?::(?P
 class Steer:
     """A file, how much of it is added, and to which layers (None: all that it has), the last one included."""
 
-    path: str
+    path: str | PathLike
     strength: float = 1.0
     layers: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | PathLike):
+            raise RequestError(f"steer: found {quoted(self.path)}, wanted the path of a file")
+        check_number("steer: strength", self.strength, Real, -MOST_STRENGTH, MOST_STRENGTH)
+        try:
+            first, last = (0, 0) if self.layers is None else self.layers
+        except (TypeError, ValueError):
+            first = last = None
+        if not in_range(first, Integral, 0, MOST_INTEGER) or not in_range(last, Integral, 0, MOST_INTEGER):
+            raise RequestError(f"steer: layers: found {quoted(self.layers)}, wanted (first, last), from 0 on")
+        if first > last:
+            raise RequestError(f"steer: layers {first}-{last}: the first is after the last")
 
     @classmethod
     def parse(cls, text: str) -> Steer:
@@ -47,25 +64,29 @@ class Steer:
         layers = None
         if found["first"]:
             layers = int(found["first"]), int(found["last"] or found["first"])
-            if layers[0] > layers[1]:
-                raise RequestError(f"steer: layers {layers[0]}-{layers[1]}: the first is after the last")
         return cls(found["path"], strength, layers)
 
 
-def directions(steers: Sequence[Steer], config: ModelConfig) -> dict[int, np.ndarray]:
+def directions(steers: Steer | Iterable[Steer], config: ModelConfig) -> dict[int, np.ndarray]:
     """Layer -> float32 [D], the sum of all, to be added after the layer. Raises GGUFError for a file that is none of
     control vectors, RequestError for one that does not fit the model.
     """
     total: dict[int, np.ndarray] = {}
-    for steer in steers:
+    if not isinstance(steers, Steer | Iterable):
+        raise RequestError(f"steer: found {quoted(steers)}, wanted Steer")
+    for steer in [steers] if isinstance(steers, Steer) else steers:
         if not isinstance(steer, Steer):
             raise RequestError(f"steer: found {type(steer).__name__}, wanted Steer")
-        first, last = steer.layers or (0, config.num_hidden_layers - 1)
+        first, last = (0, config.num_hidden_layers - 1) if steer.layers is None else steer.layers
         if last >= config.num_hidden_layers:
             raise RequestError(f"steer: layer {last}, wanted 0 to {config.num_hidden_layers - 1}")
         for layer, vector in _read(steer.path, config).items():
             if first <= layer <= last:
-                total[layer] = total.get(layer, np.float32(0)) + np.float32(steer.strength) * vector
+                with np.errstate(over="ignore", invalid="ignore"):
+                    total[layer] = total.get(layer, np.float32(0)) + np.float32(steer.strength) * vector
+    for layer, vector in total.items():
+        if not np.isfinite(vector).all():
+            raise RequestError(f"steer: layer {layer}: strengths times directions are not finite float32")
     return total
 
 
