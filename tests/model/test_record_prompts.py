@@ -1,5 +1,6 @@
 """vkprefill record: shards that hold what Model.record gives, the same ones after a kill; refusals."""
 
+import hashlib
 import json
 import signal
 import struct
@@ -158,14 +159,30 @@ def test_what_is_refused(prompts, tmp_path, capsys):
     folder = str(tmp_path / "out")
     assert main(["record", prompts, *ARGUMENTS, "-o", folder]) == 0
     for more, message in (
-        (["--dtype", "float32"], "holds a recording with another dtype"),
-        (["--points", "embed"], "holds a recording with another points"),
+        (["--dtype", "float32"], "holds a recording with another --dtype;"),
+        (["--points", "embed"], "holds a recording with another --points;"),
+        (["--steps", "both", "-n", "2"], "holds a recording with another --steps;"),
+        (["-n", "2"], "holds a recording with another -n;"),
+        (["-c", "128"], "holds a recording with another -c;"),
+        (["-b", "16"], "holds a recording with another -b;"),
+        (["-ctk", "f16"], "holds a recording with another -ctk;"),
+        (["--precision", "full"], "holds a recording with another --precision;"),
+        (["--shard-mib", "1"], "holds a recording with another --shard-mib;"),
+        (["--tokens", "::-1"], "--tokens: found '::-1', wanted last, all or FIRST:END[:STEP]"),
+        (["--points", ","], "names: found '', wanted a name of a point"),
         (["--tokens", "1"], "--tokens: found '1', wanted last, all or FIRST:END[:STEP]"),
         (["--points", "nothing"], "which the model does not have; near it"),
         (["--shard-mib", "0"], "--shard-mib: found 0"),
     ):
         assert main(["record", prompts, *ARGUMENTS, *more, "-o", folder]) == 1
         assert message in capsys.readouterr().err
-    (tmp_path / "out" / "shard-00000.safetensors").unlink()
+    shard = tmp_path / "out" / "shard-00000.safetensors"
+    whole = shard.read_bytes()
+    (facts,) = json.loads((tmp_path / "out" / MANIFEST).read_text())["shards"]
+    assert (facts["bytes"], facts["sha256"]) == (len(whole), hashlib.sha256(whole).hexdigest())
+    shard.write_bytes(whole[:-1])
+    assert main(["record", prompts, *ARGUMENTS, "-o", folder]) == 1
+    assert f"{shard.name} is damaged: found {len(whole) - 1} bytes, wanted {len(whole)};" in capsys.readouterr().err
+    shard.unlink()
     assert main(["record", prompts, *ARGUMENTS, "-o", folder]) == 1
     assert "shard-00000.safetensors is gone" in capsys.readouterr().err

@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         prompts, content = read_prompts(Path(args.prompts), model)
         names = tuple(expand(args.points.split(","), model.points))
         wish = Wish(names, chosen_tokens(args.tokens), args.steps, args.n_predict)
-        facts = recording_facts(model, wish, content, args.dtype, args.shard_mib << 20)
+        options = model_options(args)
+        facts = recording_facts(model, wish, content, args.dtype, args.shard_mib << 20, options)
         writer = ShardWriter(Path(args.output), facts, args.shard_mib << 20)
         if writer.done:
             notice(f"{args.output}: {writer.done} of {len(prompts)} prompts are there")
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         if places is None:
             recorded = stack.enter_context(closing(recorded_here(model, todo, wish, args.dtype)))
         else:
-            work = RecordWork(model.path.absolute(), facts["model"]["sha256"], wish, args.dtype, model_options(args))
+            work = RecordWork(model.path.absolute(), facts["model"]["sha256"], wish, args.dtype, options)
             recorded = stack.enter_context(results(places, work, todo))
         with progress_bar(Console(stderr=True)) as bar:
             task = bar.add_task("prompts", total=len(prompts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from vkprefill.recording.prompts import Prompt
 from vkprefill.recording.shards import DTYPES, ShardWriter
 
 HASHED_BYTES = 1 << 24  # read at a time
+LOADING = "max_context", "prefill_chunk", "kv_type", "precision"  # change bits, or which prompts are refused
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,12 @@ class Recorded:
     arrays: dict[str, np.ndarray]
 
 
-def recording_facts(model: Outline, wish: Wish, prompts_file: bytes, dtype: str, max_bytes: int) -> dict[str, object]:
-    """What must be the same for a recording to be gone on with; the beginning of the manifest."""
+def recording_facts(
+    model: Outline, wish: Wish, prompts_file: bytes, dtype: str, max_bytes: int, loading: Mapping[str, object]
+) -> dict[str, object]:
+    """What must be the same for a recording to be gone on with; the beginning of the manifest. loading: options of
+    `load`.
+    """
     tokens = wish.tokens if isinstance(wish.tokens, str) else [wish.tokens.start, wish.tokens.stop, wish.tokens.step]
     return {
         "model": {"file": model.path.name, "sha256": file_hash(model.path), "name": model.config.name},
@@ -37,6 +42,7 @@ def recording_facts(model: Outline, wish: Wish, prompts_file: bytes, dtype: str,
         "tokens": tokens,
         "steps": wish.steps,
         "max_tokens": wish.max_tokens,
+        **{name: loading[name] for name in LOADING},
         "dtype": dtype,
         "max_shard_bytes": max_bytes,
         "prompts_sha256": hashlib.sha256(prompts_file).hexdigest(),

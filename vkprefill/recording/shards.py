@@ -6,6 +6,7 @@ anew after each. So a recording that was killed goes on after its last whole sha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
@@ -17,6 +18,20 @@ from vkprefill.errors import RequestError
 
 MANIFEST = "manifest.json"
 DTYPES = {"float32": ("F32", np.float32), "float16": ("F16", np.float16)}
+FLAGS = {  # what the user gives for a fact of the manifest
+    "model": "-m",
+    "points": "--points",
+    "tokens": "--tokens",
+    "steps": "--steps",
+    "max_tokens": "-n",
+    "max_context": "-c",
+    "prefill_chunk": "-b",
+    "kv_type": "-ctk",
+    "precision": "--precision",
+    "dtype": "--dtype",
+    "max_shard_bytes": "--shard-mib",
+    "prompts_sha256": "file of prompts",
+}
 TYPE_NAMES = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16", np.dtype(np.int32): "I32"}
 
 
@@ -39,7 +54,7 @@ class ShardWriter:
             raise self._error(error) from None
         for name, value in facts.items():
             if self._manifest.get(name) != value:
-                raise RequestError(f"{folder}: holds a recording with another {name}; take another folder")
+                raise RequestError(f"{folder}: holds a recording with another {FLAGS[name]}; take another folder")
         self.done = sum(len(shard["prompts"]) for shard in self._manifest["shards"])
 
     @property
@@ -64,8 +79,13 @@ class ShardWriter:
             return
         name = f"shard-{len(self._manifest['shards']):05d}.safetensors"
         try:
-            self._replace(name, _safetensors(self._pending))
-            self._manifest["shards"].append({"file": name, "prompts": self._prompts})
+            pieces = _safetensors(self._pending)
+            self._replace(name, pieces)
+            digest = hashlib.sha256()
+            for piece in pieces:
+                digest.update(piece)
+            facts = {"file": name, "bytes": sum(map(len, pieces)), "sha256": digest.hexdigest()}
+            self._manifest["shards"].append({**facts, "prompts": self._prompts})
             self._replace(MANIFEST, [json.dumps(self._manifest, indent=1).encode()])
         except OSError as error:
             raise self._error(error) from None
@@ -79,15 +99,20 @@ class ShardWriter:
             return None
         try:
             found = json.loads(path.read_text())
-            found["shards"][:0] = []
+            shards = [(shard["file"], shard["bytes"], len(shard["prompts"])) for shard in found["shards"]]
         except (ValueError, KeyError, TypeError):
             raise RequestError(f"{path}: is no manifest of a recording; take another folder") from None
-        for shard in found["shards"]:
-            if not (self._folder / shard["file"]).exists():
-                raise RequestError(f"{path}: {shard['file']} is gone; take another folder")
+        for name, size, _ in shards:
+            shard = self._folder / name
+            if not shard.exists():
+                raise RequestError(f"{path}: {name} is gone; take another folder")
+            if shard.stat().st_size != size:
+                raise RequestError(
+                    f"{path}: {name} is damaged: found {shard.stat().st_size} bytes, wanted {size}; take another folder"
+                )
         return found
 
-    def _replace(self, name: str, pieces: list[bytes | memoryview]) -> None:
+    def _replace(self, name: str, pieces: list[bytes]) -> None:
         temporary = self._folder / f".{name}.tmp"
         with open(temporary, "wb") as file:
             for piece in pieces:
@@ -100,7 +125,7 @@ class ShardWriter:
         return RequestError(f"{self._folder}: cannot be written: {error.strerror or error}")
 
 
-def _safetensors(arrays: dict[str, np.ndarray]) -> list[bytes | memoryview]:
+def _safetensors(arrays: dict[str, np.ndarray]) -> list[bytes]:
     """Header, then the data in the header's order, little-endian."""
     header, offset = {}, 0
     for name, array in arrays.items():
