@@ -133,7 +133,8 @@ def test_lost_engine_is_built_again_once():
             server.wait_for(lambda: server.metric("requests_processing") == 1)
             os.kill(server.engine(), signal.SIGKILL)
         answer, health = waiting.result(), server.client.get("/health")
-        assert answer.status_code == 500 and "ended unexpectedly" in answer.json()["error"]["message"]
+        assert answer.status_code == 503 and "ended unexpectedly" in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"], "the engine did not come to it"
         assert health.status_code == 503 and health.json()["status"] == "device lost"
         server.wait_until_ready()
         os.kill(server.engine(), signal.SIGKILL)
