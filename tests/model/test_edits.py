@@ -309,3 +309,16 @@ def test_a_prompt_cache_never_sees_an_edit(one, prompt):  # noqa: F811
 def test_bad_edits_are_one_line(one, edit, message):  # noqa: F811
     with pytest.raises(RequestError, match=message):
         one.record([1, 2, 3], "embed", edits=[edit()])
+
+
+@pytest.mark.parametrize(
+    ("steps", "positions", "wanted"), [("decode", [2, 1], "decode, 3 to 4"), ("prefill", 4, "prefill, 0 to 2")]
+)
+def test_tokens_of_other_steps(one, steps, positions, wanted):  # noqa: F811
+    """Refused where none is of the steps that are changed; else those of the others stay as they are."""
+    options = {"tokens": "all", "steps": "both", "max_tokens": 2}
+    with pytest.raises(RequestError, match=f"edit: positions: found token [24], wanted one of {wanted}"):
+        one.record([1, 2, 3], "embed", edits=Edit("embed", add=1, positions=positions, steps=steps), **options)
+    edit = Edit("embed", set=9.0, positions=[1, 3], steps=steps)
+    cache = one.record([1, 2, 3], "embed", edits=edit, **options)
+    assert np.flatnonzero((cache["embed"] == 9).all(-1)).tolist() == [3 if steps == "decode" else 1]

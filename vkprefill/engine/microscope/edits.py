@@ -176,18 +176,19 @@ def _positions(edit: Edit, num_tokens: int) -> list[int] | None:
 
 
 def _check_steps(edit: Edit, chosen: list[int] | None, num_tokens: int, max_tokens: int) -> None:
-    """RequestError for tokens that do not run in the steps that are changed."""
+    """RequestError for tokens that never run, and for an edit none of whose tokens runs in its steps."""
     first = num_tokens if edit.steps == "decode" else 0
     end = num_tokens if edit.steps == "prefill" else num_tokens + max_tokens
+    what = f"edit: {edit.operation if edit.positions is None else 'positions'}"
     if first == end:
         raise RequestError("edit: steps: found 'decode' with max_tokens 0, wanted at least 1 to decode")
-    outside = [token for token in chosen or () if not first <= token < end]
-    if outside:
-        what = edit.operation if edit.positions is None else "positions"
+    if chosen is not None and max(chosen) >= num_tokens + max_tokens:
         raise RequestError(
-            f"edit: {what}: found token {outside[0]}, wanted {first} to {end - 1}: the prompt has {num_tokens}, "
-            f"{max_tokens} are generated, and steps is {edit.steps}"
+            f"{what}: found token {max(chosen)}, wanted 0 to {num_tokens + max_tokens - 1}: "
+            f"the prompt has {num_tokens}, {max_tokens} are generated"
         )
+    if chosen is not None and not any(first <= token < end for token in chosen):
+        raise RequestError(f"{what}: found token {chosen[0]}, wanted one of {edit.steps}, {first} to {end - 1}")
 
 
 def _values(edit: Edit, name: str, shape: tuple[int, ...], heads: np.ndarray, chosen: list[int] | None) -> np.ndarray:
