@@ -203,6 +203,7 @@ def test_states_are_changed_between_tokens(one, prompt):  # noqa: F811
     check("resid_post", cache["resid_post", 3], np.concatenate(want))
 
 
+@pytest.mark.filterwarnings("error")
 def test_states_of_a_cache_are_read_and_set(one, prompt):  # noqa: F811
     """What is read and set again changes no bit; another cache's state makes the answer that cache's."""
     one.logits([1])
@@ -219,7 +220,13 @@ def test_states_of_a_cache_are_read_and_set(one, prompt):  # noqa: F811
     first.set_recurrent_state(1, np.zeros_like(state))
     assert not first.recurrent_state(1).any()
     assert not np.array_equal(one.decode(8, first), one.decode(8, second))
-    for layer, bad, message in ((3, state, "layer 3 has none"), (1, state[0], "wanted finite float32 of")):
+    wanted = "wanted finite float32 of"
+    for layer, bad, message in (
+        (3, state, "layer 3 has none"),
+        (1, state[0], wanted),
+        (1, np.nan * state, wanted),
+        (1, np.full(state.shape, 1e200), wanted),  # finite in float64 alone
+    ):
         with pytest.raises(RequestError, match=message):
             first.set_recurrent_state(layer, bad)
     with pytest.raises(RequestError, match="state is set between tokens"):

@@ -179,10 +179,11 @@ def test_what_is_refused(prompts, tmp_path, capsys):
     shard = tmp_path / "out" / "shard-00000.safetensors"
     whole = shard.read_bytes()
     (facts,) = json.loads((tmp_path / "out" / MANIFEST).read_text())["shards"]
-    assert (facts["bytes"], facts["sha256"]) == (len(whole), hashlib.sha256(whole).hexdigest())
-    shard.write_bytes(whole[:-1])
-    assert main(["record", prompts, *ARGUMENTS, "-o", folder]) == 1
-    assert f"{shard.name} is damaged: found {len(whole) - 1} bytes, wanted {len(whole)};" in capsys.readouterr().err
+    assert facts["sha256"] == hashlib.sha256(whole).hexdigest()
+    for damaged in (whole[:-1], b"xxxx" + whole[4:], whole[:-1] + bytes([whole[-1] ^ 1])):
+        shard.write_bytes(damaged)
+        assert main(["record", prompts, *ARGUMENTS, "-o", folder]) == 1
+        assert f"{shard.name} is damaged: SHA-256 " in capsys.readouterr().err
     shard.unlink()
     assert main(["record", prompts, *ARGUMENTS, "-o", folder]) == 1
     assert "shard-00000.safetensors is gone" in capsys.readouterr().err

@@ -12,7 +12,8 @@ from vkprefill.engine.microscope.record import Wish
 from vkprefill.engine.model import load
 from vkprefill.errors import RequestError
 from vkprefill.recording.prompts import Prompt
-from vkprefill.recording.run import PromptRecorder, Recorded, file_hash
+from vkprefill.recording.run import PromptRecorder, Recorded
+from vkprefill.recording.shards import file_hash
 
 
 @dataclass(frozen=True)

@@ -264,14 +264,17 @@ class CachePool:
     def set_recurrent_state(self, layer: int, state: np.ndarray) -> None:
         """RequestError for what is no such state."""
         self._check_delta(layer)
-        values = np.asarray(state)
-        if values.shape != self._state_shape or values.dtype.kind != "f" or not np.isfinite(values).all():
+        given = np.asarray(state)
+        fits = given.shape == self._state_shape and given.dtype.kind == "f"
+        with np.errstate(over="ignore"):
+            values = given.astype(np.float32) if fits else given
+        if not fits or not np.isfinite(values).all():
             raise RequestError(
-                f"state: found {values.dtype} of shape {list(values.shape)}, wanted finite float32 of "
+                f"state: found {given.dtype} of shape {list(given.shape)}, wanted finite float32 of "
                 f"{list(self._state_shape)}"
             )
         self.settle()
-        words = np.ascontiguousarray(values.transpose(0, 2, 1), np.float32)
+        words = np.ascontiguousarray(values.transpose(0, 2, 1))
         self.device.upload(self.state.part("state", self.offsets[layer].recurrent, words.shape), [words])
 
     @property

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -15,9 +14,8 @@ from vkprefill.engine.model import Model
 from vkprefill.engine.outline import Outline
 from vkprefill.errors import RequestError
 from vkprefill.recording.prompts import Prompt
-from vkprefill.recording.shards import DTYPES, ShardWriter
+from vkprefill.recording.shards import DTYPES, ShardWriter, file_hash
 
-HASHED_BYTES = 1 << 24  # read at a time
 LOADING = "max_context", "prefill_chunk", "kv_type", "precision"  # change bits, or which prompts are refused
 
 
@@ -47,15 +45,6 @@ def recording_facts(
         "max_shard_bytes": max_bytes,
         "prompts_sha256": hashlib.sha256(prompts_file).hexdigest(),
     }
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file: a few seconds for each gigabyte."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while piece := file.read(HASHED_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 class PromptRecorder:

@@ -16,6 +16,7 @@ import numpy as np
 
 from vkprefill.errors import RequestError
 
+HASHED_BYTES = 1 << 24  # read at a time
 MANIFEST = "manifest.json"
 DTYPES = {"float32": ("F32", np.float32), "float16": ("F16", np.float16)}
 FLAGS = {  # what the user gives for a fact of the manifest
@@ -79,13 +80,11 @@ class ShardWriter:
             return
         name = f"shard-{len(self._manifest['shards']):05d}.safetensors"
         try:
-            pieces = _safetensors(self._pending)
-            self._replace(name, pieces)
+            self._replace(name, pieces := _safetensors(self._pending))
             digest = hashlib.sha256()
             for piece in pieces:
                 digest.update(piece)
-            facts = {"file": name, "bytes": sum(map(len, pieces)), "sha256": digest.hexdigest()}
-            self._manifest["shards"].append({**facts, "prompts": self._prompts})
+            self._manifest["shards"].append({"file": name, "sha256": digest.hexdigest(), "prompts": self._prompts})
             self._replace(MANIFEST, [json.dumps(self._manifest, indent=1).encode()])
         except OSError as error:
             raise self._error(error) from None
@@ -99,17 +98,14 @@ class ShardWriter:
             return None
         try:
             found = json.loads(path.read_text())
-            shards = [(shard["file"], shard["bytes"], len(shard["prompts"])) for shard in found["shards"]]
+            shards = [(shard["file"], shard["sha256"], len(shard["prompts"])) for shard in found["shards"]]
         except (ValueError, KeyError, TypeError):
             raise RequestError(f"{path}: is no manifest of a recording; take another folder") from None
-        for name, size, _ in shards:
-            shard = self._folder / name
-            if not shard.exists():
+        for name, wanted, _ in shards:
+            if not (self._folder / name).exists():
                 raise RequestError(f"{path}: {name} is gone; take another folder")
-            if shard.stat().st_size != size:
-                raise RequestError(
-                    f"{path}: {name} is damaged: found {shard.stat().st_size} bytes, wanted {size}; take another folder"
-                )
+            if (there := file_hash(self._folder / name)) != wanted:
+                raise RequestError(f"{path}: {name} is damaged: SHA-256 {there}, wanted {wanted}; take another folder")
         return found
 
     def _replace(self, name: str, pieces: list[bytes]) -> None:
@@ -123,6 +119,15 @@ class ShardWriter:
 
     def _error(self, error: OSError) -> RequestError:
         return RequestError(f"{self._folder}: cannot be written: {error.strerror or error}")
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file: a few seconds for each gigabyte."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while piece := file.read(HASHED_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _safetensors(arrays: dict[str, np.ndarray]) -> list[bytes]:
