@@ -27,12 +27,13 @@ PLACES = {
 def pair(built_in, built_in_draft):
     """A draft that finds nothing important: what is kept is kept for other reasons."""
     made = SpecPrefill(built_in, built_in_draft, LITTLE)
-    score = made._scorer.score
+    score = made._scorer.score_in_slices
 
     def indifferent(ids, config, **options):
-        return replace(score(ids[-8:], config), values=np.ones(len(ids), np.float32))
+        scored = yield from score(ids[-8:], config)
+        return replace(scored, values=np.ones(len(ids), np.float32))
 
-    made._scorer.score = indifferent
+    made._scorer.score_in_slices = indifferent
     yield made
     made.close()
 

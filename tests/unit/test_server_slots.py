@@ -47,6 +47,8 @@ def test_no_slot_is_free(send, busy):
     assert send("GET", "/slots?fail_on_no_slot=1").status_code == 200
     busy.slots[:] = [busy.slots[1]] * 4
     assert send("GET", "/slots?fail_on_no_slot=1").status_code == 503
+    refused = send("GET", "/slots?fail_on_no_slot=no")
+    assert refused.status_code == 400 and "found no, wanted 0 or 1" in refused.json()["error"]["message"]
     assert send("GET", "/slots").status_code == send("GET", "/slots?fail_on_no_slot=0").status_code == 200
 
 

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from vkprefill.display import printable
 from vkprefill.errors import RequestError
 from vkprefill.server.api_error import ApiError, bad_request
 from vkprefill.server.engine.jobs import CANCELLED
@@ -91,8 +92,10 @@ def build_app(service: Service, *, access: Access | None = None) -> RequestLog:
         return Response(text, media_type="text/plain; version=0.0.4")
 
     async def slots(request: Request) -> Response:
-        found = slot_objects(client)
-        if request.query_params.get("fail_on_no_slot", "0") != "0" and all(one["is_processing"] for one in found):
+        wish, found = request.query_params.get("fail_on_no_slot", "0"), slot_objects(client)
+        if wish not in ("0", "1"):
+            raise bad_request("fail_on_no_slot", f"found {printable(wish)}, wanted 0 or 1")
+        if wish == "1" and all(one["is_processing"] for one in found):
             raise ApiError(503, "no slot is free", retry_after=1)
         return JsonResponse(found)
 

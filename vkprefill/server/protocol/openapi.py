@@ -53,7 +53,7 @@ def openapi_document(version: str) -> Json:
                 "get": _get(
                     "200 when ready, else 503 with the stage",
                     _object(status={"type": "string"}),
-                    errors=(503,),
+                    errors=(400, 503),
                     key=False,
                 )
             },
@@ -67,7 +67,7 @@ def openapi_document(version: str) -> Json:
                     "What each slot does",
                     {"type": "array", "items": _object(id={"type": "integer"}, is_processing={"type": "boolean"})},
                     parameters=[_fail_on_no_slot()],
-                    errors=(503,),
+                    errors=(400, 503),
                 )
             },
             "/tokenize": {"post": _post("Text to token ids", TOKENIZE.schema(), _object(tokens={"type": "array"}))},
