@@ -135,6 +135,11 @@ class Page:
         ]
         found.click()
 
+    def open_panel(self) -> None:
+        """Of the last answer: what was read; it comes when the browser's store has answered."""
+        self.press("What was read")
+        self.until(lambda: self.id("panel").is_displayed())
+
     def type(self, text: str) -> None:
         """Long texts at once, as if pasted."""
         self.js(

@@ -44,9 +44,8 @@ def test_axe(scripted, violations, dark, phone):
     page.end()
     for opened in (".reasoning summary", ".figures summary", ".sent-file summary"):
         page.all(opened)[-1].click()
-    page.press("What was read")
-    assert page.id("panel").is_displayed() and not page.overflows()
-    assert violations() == [], "with the panel"
+    page.open_panel()
+    assert not page.overflows() and violations() == [], "with the panel"
     page.id("close-panel").click()
     page.press("Answer again")
     page.request(1)
@@ -81,7 +80,7 @@ def test_phone(scripted):
     )
     page.end()
     assert not page.overflows() and not page.id("panel").is_displayed() and not page.id("side").is_displayed()
-    page.press("What was read")
+    page.open_panel()
     assert page.id("prompt").is_displayed() and not page.overflows()
     page.escape()
     assert not page.id("panel").is_displayed()
@@ -101,7 +100,7 @@ def test_low_window(scripted):
     page.begin("Hello " * 200)
     page.js("answer({ choices: [], specprefill: arguments[0], timings: { predicted_n: 3 } })", long)
     page.end()
-    page.press("What was read")
+    page.open_panel()
     page.id("layers").find_element("tag name", "summary").click()
     page.request(1)
     layers = {"kinds": ["attention"] * 32, "bounds": [0, 1, 2], "weights": [[0.5, 0.1]] * 32}
