@@ -103,12 +103,6 @@ def prompt() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def built_in_draft():
-    with vkprefill.load(BUILT_IN.with_name("draft.gguf"), max_context=4096) as model:
-        yield model
-
-
-@pytest.fixture(scope="module")
 def tiny_draft(load_model):
     return load_model("tiny-a-f32", kv_type="f32")
 

@@ -85,12 +85,12 @@ def test_the_built_in_block_knows_what_comes(built_in):
     assert accepted >= 2 / 3 * drafted and drafted >= 2 * len(answers)
 
 
-def test_over_a_scored_prefill(built_in, built_in_draft):
+def test_over_a_scored_prefill(built_in, draft):
     """The built-in pair copies its answers out of the prompt."""
     spec = vkprefill.SpecPrefillConfig(min_tokens=0, break_even=False)
     case = max(PROMPTS[:20], key=lambda case: case["n_tokens"])
     results = [
-        vkprefill.generate(built_in, case["user"], draft=built_in_draft, spec=spec, decode=SpecDecodeConfig(kind))
+        vkprefill.generate(built_in, case["user"], draft=draft, spec=spec, decode=SpecDecodeConfig(kind))
         for kind in ("none", "ngram", "draft-mtp")
     ]
     assert [result.text for result in results] == 3 * [case["answer"]]

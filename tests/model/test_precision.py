@@ -135,10 +135,10 @@ def test_the_same_answer(built_in, built_in_half, prompt):
 
 
 @pytest.mark.parametrize("prompt", EACH)
-def test_the_same_tokens_are_kept(built_in, built_in_draft, built_in_half, built_in_half_draft, prompt):
+def test_the_same_tokens_are_kept(built_in, draft, built_in_half, built_in_half_draft, prompt):
     ids = encode_prompt(built_in, prompt.messages).token_ids
     kept = []
-    for pair in ((built_in, built_in_draft), (built_in_half, built_in_half_draft)):
+    for pair in ((built_in, draft), (built_in_half, built_in_half_draft)):
         with contextlib.closing(vkprefill.SpecPrefill(*pair, SETTINGS)) as spec:
             kept.append(spec.score(ids).kept)
     np.testing.assert_array_equal(*kept)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import vkprefill
-from tests.model.conftest import BUILT_IN
 from vkprefill import SamplingConfig, SpecPrefillConfig
 from vkprefill.engine.cache import Cache
 from vkprefill.generation.options import AnswerOptions
@@ -21,12 +20,6 @@ from vkprefill.specprefill.scorer import Scorer
 GREEDY = SamplingConfig(temperature=0.0)
 SAMPLES = [json.loads(line) for line in (Path(__file__).parent.parent / "data" / "demo_prompts.jsonl").open()]
 SPARSE = SpecPrefillConfig(break_even=False, lookahead=2, select_mode="chunk", keep_ratio=0.3, tail=24)
-
-
-@pytest.fixture(scope="module")
-def draft():
-    with vkprefill.load(BUILT_IN.with_name("draft.gguf"), max_context=4096) as model:
-        yield model
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import vkprefill
-from tests.model.conftest import BUILT_IN
 from vkprefill import SamplingConfig, SpecPrefillConfig
 from vkprefill.generation.options import AnswerOptions
 from vkprefill.server.engine.slots import Slots
@@ -23,12 +22,6 @@ SPARSE = SpecPrefillConfig(
 )
 ASKED_PLAINLY = SparseRequest(config=PLAIN)
 NOTHING_KEPT = SparseRequest(config=PLAIN, kept_ranges=[])
-
-
-@pytest.fixture(scope="module")
-def draft():
-    with vkprefill.load(BUILT_IN.with_name("draft.gguf"), max_context=4096) as model:
-        yield model
 
 
 @pytest.fixture(params=[True, False], ids=["with a draft", "alone"])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import vkprefill
-from tests.model.conftest import BUILT_IN
 from vkprefill import SamplingConfig, Session, SpecPrefillConfig
 from vkprefill.specprefill import guards
 from vkprefill.specprefill.score_programs import ScorePrograms
@@ -34,12 +33,6 @@ def question(number: int) -> str:
     """Sentences and a question about them: 496 tokens the first, about 200 the others."""
     text = PROMPTS[number]["user"]
     return text if number == 0 else "Now this. " + text[:500] + "\n" + PROMPTS[number]["question"]
-
-
-@pytest.fixture(scope="module")
-def draft():
-    with vkprefill.load(BUILT_IN.with_name("draft.gguf"), max_context=4096) as model:
-        yield model
 
 
 @pytest.fixture

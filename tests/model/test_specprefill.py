@@ -77,12 +77,12 @@ def test_min_tokens_counts_new_tokens(pair, prompt):
 
 
 @pytest.mark.parametrize("status", guards.STATUSES)
-def test_every_status_in_generate(built_in, built_in_draft, status, monkeypatch):
+def test_every_status_in_generate(built_in, draft, status, monkeypatch):
     """The same object in the result of generate and in every part of stream_generate; disabled: no draft at all."""
     prompt = {"skipped_tool_guard": "get_ " + PROMPTS[0]["user"]}.get(status, PROMPTS[0]["user"])
     settings, _, reason = CASES[status]
     config = replace(SPARSE, tail=32, **{**settings, **({"min_tokens": 4096} if "min_tokens" in settings else {})})
-    options = {"draft": None if status == guards.DISABLED else built_in_draft, "spec": config, "sampling": GREEDY}
+    options = {"draft": None if status == guards.DISABLED else draft, "spec": config, "sampling": GREEDY}
     result = vkprefill.generate(built_in, prompt, **options)
     num_tokens = len(built_in.chat_template.encode([{"role": "user", "content": prompt}]))
     check_report(result.specprefill, status, num_tokens, None if status == guards.DISABLED else config)
@@ -96,15 +96,15 @@ def test_every_status_in_generate(built_in, built_in_draft, status, monkeypatch)
     assert result.text == PROMPTS[0]["answer"]
 
 
-def test_tool_role_in_generate(built_in, built_in_draft):
+def test_tool_role_in_generate(built_in, draft):
     messages = [{"role": "user", "content": PROMPTS[0]["user"]}, {"role": "tool", "content": "12"}]
-    result = vkprefill.generate(built_in, messages, draft=built_in_draft, spec=SPARSE, max_tokens=1)
+    result = vkprefill.generate(built_in, messages, draft=draft, spec=SPARSE, max_tokens=1)
     assert result.specprefill.reason == "a message has the role tool"
 
 
-def test_built_in_pair_answers_at_a_fifth(built_in, built_in_draft):
+def test_built_in_pair_answers_at_a_fifth(built_in, draft):
     config = SpecPrefillConfig(select_mode="chunk", keep_ratio=0.2, tail=32, break_even=False)
-    shared = SpecPrefill(built_in, built_in_draft, config)
+    shared = SpecPrefill(built_in, draft, config)
     right = []
     for sample in PROMPTS[:8]:
         result = vkprefill.generate(built_in, sample["user"], draft=shared, sampling=GREEDY)
@@ -115,9 +115,9 @@ def test_built_in_pair_answers_at_a_fifth(built_in, built_in_draft):
     assert sum(right) >= 7, right
 
 
-def test_chunks_that_follow_lines(built_in, built_in_draft):
+def test_chunks_that_follow_lines(built_in, draft):
     ids = built_in.chat_template.encode([{"role": "user", "content": PROMPTS[0]["user"]}])
-    shared = SpecPrefill(built_in, built_in_draft, replace(SPARSE, chunk_align="lines"))
+    shared = SpecPrefill(built_in, draft, replace(SPARSE, chunk_align="lines"))
     bounds = shared.score(ids).selection.chunk_bounds
     shared.close()
     texts = [built_in.tokenizer.token_bytes(t) for t in ids]

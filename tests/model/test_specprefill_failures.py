@@ -13,13 +13,13 @@ from vkprefill.specprefill import guards
 from vkprefill.specprefill.scorer import Scorer
 
 
-def test_vocabularies_must_be_the_same(tiny, built_in_draft):
+def test_vocabularies_must_be_the_same(tiny, draft):
     with pytest.raises(
         vkprefill.RequestError, match=r"draft draft.gguf and target tiny-c-q4km.gguf: their vocabularies differ"
     ):
-        SpecPrefill(tiny, built_in_draft)
+        SpecPrefill(tiny, draft)
     with pytest.raises(vkprefill.RequestError, match="vocabularies differ"):
-        vkprefill.generate(tiny, "x", draft=built_in_draft)
+        vkprefill.generate(tiny, "x", draft=draft)
 
 
 @pytest.mark.parametrize("on_error", ["dense", "error"])

@@ -56,8 +56,8 @@ def test_memo_forgets_the_oldest(pair, prompt, scorings):
     assert len(scorings) == MEMO_SIZE + 2
 
 
-def test_a_shared_object_remembers_between_generations(built_in, built_in_draft, scorings):
-    shared = SpecPrefill(built_in, built_in_draft, replace(SPARSE, tail=32))
+def test_a_shared_object_remembers_between_generations(built_in, draft, scorings):
+    shared = SpecPrefill(built_in, draft, replace(SPARSE, tail=32))
     first, again = (vkprefill.generate(built_in, PROMPTS[0]["user"], draft=shared, sampling=GREEDY) for _ in range(2))
     shared.close()
     assert len(scorings) == 1 and again.specprefill.score_ms == 0 < first.specprefill.score_ms

@@ -24,9 +24,9 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def pair(built_in, built_in_draft):
+def pair(built_in, draft):
     """A draft that finds nothing important: what is kept is kept for other reasons."""
-    made = SpecPrefill(built_in, built_in_draft, LITTLE)
+    made = SpecPrefill(built_in, draft, LITTLE)
     score = made._scorer.score_in_slices
 
     def indifferent(ids, config, **options):

@@ -50,8 +50,8 @@ def test_nobody_scores(model, ids):
     assert report(model, ids).unused == {}
 
 
-def test_a_draft(model, built_in_draft, ids):
-    pair = SpecPrefill(model, built_in_draft, SpecPrefillConfig(score_layer=3, draft_context=4096, **CALM))
+def test_a_draft(model, draft, ids):
+    pair = SpecPrefill(model, draft, SpecPrefillConfig(score_layer=3, draft_context=4096, **CALM))
     assert list(pair.plan(ids).report.unused) == ["score_layer"]
     asked = SpecPrefillConfig(draft_context=256, protect=((150, 200),), lookahead=4, tail_queries=4, **CALM)
     assert pair.plan(ids, config=asked).report.unused == {
