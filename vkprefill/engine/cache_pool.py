@@ -110,7 +110,7 @@ class CachePool:
             self.state,
             self.undo_state,
             self.kept.buffer,
-            *(buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)),
+            *self._kv_buffers,
         ]
 
     def drop_undecided(self) -> None:
@@ -303,19 +303,21 @@ class CachePool:
                     program.copy(buffer, buffer, a * words, b * words, words)
         program.run()
 
+    @property
+    def _kv_buffers(self) -> list[Buffer]:
+        return [buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)]
+
     def read_pages(self, pages: list[int]) -> np.ndarray:
         """Keys and values of all layers, uint32 [2 layers, pages, words]."""
-        buffers = [buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)]
-        words = np.empty((len(buffers), len(pages), self._page_words), np.uint32)
-        for buffer, rows in zip(buffers, words, strict=True):
+        words = np.empty((len(self._kv_buffers), len(pages), self._page_words), np.uint32)
+        for buffer, rows in zip(self._kv_buffers, words, strict=True):
             for page, row in zip(pages, rows, strict=True):
                 row[:] = self.device.download(self._page(buffer, page))
         return words
 
     def write_pages(self, pages: list[int], words: np.ndarray) -> None:
         """What `read_pages` read, into the first of these pages, as much as they hold."""
-        buffers = [buffer for layer in self.kv.values() for buffer in (layer.keys, layer.values)]
-        for buffer, rows in zip(buffers, words, strict=True):
+        for buffer, rows in zip(self._kv_buffers, words, strict=True):
             for page, row in zip(pages, rows, strict=False):
                 self.device.upload(self._page(buffer, page), [row])
 

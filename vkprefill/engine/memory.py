@@ -17,9 +17,8 @@ from vkprefill.engine.sizes import (
     PAGE,
     Sizes,
     check_sizes,
-    conv_state_size,
+    layer_states_size,
     num_pages,
-    recurrent_state_size,
 )
 from vkprefill.engine.weights import weight_bytes
 from vkprefill.errors import OutOfMemoryError, RequestError
@@ -80,8 +79,7 @@ class MemoryBill:
 
 def other_states_bytes(config: ModelConfig, turns: int) -> int:
     """Bytes of the states that wait where so many caches take turns."""
-    layers = len(config.linear_layers) * (conv_state_size(config) + recurrent_state_size(config))
-    return (turns - 1) * (layers + config.hidden_size) * 4
+    return (turns - 1) * (layer_states_size(config) + config.hidden_size) * 4
 
 
 def memory_bill(file: GGUFFile, sizes: Sizes) -> MemoryBill:

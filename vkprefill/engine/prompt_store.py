@@ -52,7 +52,6 @@ class PromptStore:
         self._new_cache, self._pool, self._host_bytes, self._most = new_cache, pool, host_bytes, most
         self._all: list[PromptCache] = []
         self._held: list[PromptCache] = []  # not to be forgotten: the one in use, and one that is copied from
-        self._in_turn: list[PromptCache] = []
         self._clock = self._evictions = 0
         self.first_to_go: Callable[[], None] = lambda: None  # gives back what is worth less than any conversation
         pool.on_full = self._make_room
@@ -69,7 +68,7 @@ class PromptStore:
         source = next((c for c in self._all if best in c.marks), None)
         if source is None or best.length < MIN_COPIED:
             return self.choose_empty(num_tokens)
-        free = source not in self._in_turn
+        free = source not in self._pool.tenants
         if free and (best.length >= source.settled or not self._is_worth_a_copy(source, best, num_tokens)):
             return self._use(source, num_tokens)
         self._hold(source)
@@ -87,7 +86,6 @@ class PromptStore:
 
     def begin(self, conversation: PromptCache) -> None:
         """It takes turns with others from now on, see `resume`."""
-        self._in_turn.append(conversation)
         self._pool.tenants.append(conversation)
 
     def resume(self, conversation: PromptCache | None) -> None:
@@ -96,7 +94,7 @@ class PromptStore:
 
     def end(self, conversation: PromptCache) -> None:
         """It takes no more turns."""
-        for those in (self._in_turn, self._pool.tenants, self._held):
+        for those in (self._pool.tenants, self._held):
             if conversation in those:
                 those.remove(conversation)
         self._pool.tenant = None
@@ -108,7 +106,7 @@ class PromptStore:
         the device, or it has fewer than another one there, or there is room, or no other is there.
         """
         away = self._pool.pages_of(conversation)[1]
-        here = [self._pool.pages_of(other)[0] for other in self._in_turn if other is not conversation]
+        here = [self._pool.pages_of(other)[0] for other in self._pool.tenants if other is not conversation]
         idle = sum(len(c.cache.pages) for c in self._idle())
         return away < max(here, default=0) or away <= len(self._pool.free_pages) + idle or not any(here)
 
@@ -162,7 +160,7 @@ class PromptStore:
     def _hold(self, *conversations: PromptCache) -> None:
         """These are not to be forgotten; those before may have to make room from now on."""
         for conversation in self._all:
-            if conversation not in (*conversations, *self._in_turn):
+            if conversation not in (*conversations, *self._pool.tenants):
                 conversation.park()
         self._held = list(conversations)
 
@@ -187,7 +185,7 @@ class PromptStore:
 
     @property
     def _in_use(self) -> list[PromptCache]:
-        return [*self._held, *self._in_turn]
+        return [*self._held, *self._pool.tenants]
 
     def _weight(self, conversation: PromptCache) -> float:
         """How likely it is to come again: less the longer ago it was used."""
@@ -220,7 +218,7 @@ class PromptStore:
         is run; which conversations go is chosen with the whole prompt in view.
         """
         self.first_to_go()
-        running = {*self._held[-1:], *self._in_turn}
+        running = {*self._held[-1:], *self._pool.tenants}
         wanted = sum(max(0, num_pages(c.num_wanted) - len(c.cache.pages)) for c in running)
         for conversation in self._victims(self._idle(), max(pages, wanted)):
             if len(self._pool.free_pages) < pages:

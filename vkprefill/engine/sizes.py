@@ -90,9 +90,7 @@ class Sizes:
         """Floats of the live state: for each delta-net layer the convolution state, then the recurrent state; with a
         multi-token-prediction block, the hidden row that waits for its next token.
         """
-        c = self.config
-        layers = len(c.linear_layers) * (conv_state_size(c) + recurrent_state_size(c))
-        return max(4, layers + (c.hidden_size if self.block else 0))
+        return max(4, layer_states_size(self.config) + (self.config.hidden_size if self.block else 0))
 
 
 def most_tokens(config: ModelConfig, profile: Profile, cache_len: int) -> int:
@@ -116,3 +114,8 @@ def conv_state_size(config: ModelConfig) -> int:
 def recurrent_state_size(config: ModelConfig) -> int:
     """Floats of one layer's delta-rule state [Hv, Dv, Dk]."""
     return config.linear_num_value_heads * config.linear_value_head_dim * config.linear_key_head_dim
+
+
+def layer_states_size(config: ModelConfig) -> int:
+    """Floats of the states of all delta-net layers."""
+    return len(config.linear_layers) * (conv_state_size(config) + recurrent_state_size(config))
